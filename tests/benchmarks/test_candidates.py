@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import shop_site
@@ -13,14 +14,15 @@ from stillweb.benchmarks.candidates import (
     chain_prices,
     compare_items,
     compare_rows,
+    filter_rows,
     impossible,
     open_pages,
     report_values,
 )
-from stillweb.benchmarks.forms import press_buttons, search_words, send_forms
-from stillweb.benchmarks.pages import read_page
+from stillweb.benchmarks.forms import change_and_verify, press_buttons, search_words, send_forms
+from stillweb.benchmarks.pages import SitePage, read_page
 from stillweb.benchmarks.plan import TaskPlanner
-from stillweb.benchmarks.site import SiteMap
+from stillweb.benchmarks.site import SiteMap, SiteWrite
 from stillweb.env import Evidence
 
 ALL = (report_values, open_pages, compare_items, compare_rows, chain_prices, impossible)
@@ -138,3 +140,62 @@ def test_a_plan_stays_in_its_part(site, facts):
         assert {parts[url] for url in origin.pages} == {origin.split}
     train = {url for origin in origins if origin.split == "train" for url in origin.pages}
     assert not train & {url for origin in origins if origin.split == "test" for url in origin.pages}
+
+
+def table_page(url: str, rows: str, links: str = "") -> SitePage:
+    head = "<tr><th>Name</th><th>Town</th></tr>"
+    return read_page(url, f"<title>Staff</title><body>{links}<table>{head}{rows}</table></body>")
+
+
+def test_a_link_that_filters_a_table_makes_a_task():
+    rows = [
+        f"<tr><td>{name}</td><td>{town}</td></tr>"
+        for name, town in (("Ann", "Leeds"), ("Bob", "York"), ("Cy", "Bath"), ("Dan", "York"))
+    ]
+    link = '<a href="?town=York">York</a>'
+    pages = [
+        table_page("https://a.test/staff", "".join(rows), link),
+        table_page("https://a.test/staff?town=York", rows[1] + rows[3]),
+    ]
+    (candidate,) = filter_rows(SiteFacts(SiteMap({page.url: page for page in pages}), 7))
+    assert candidate.answer == "Bob"
+    assert reward(candidate, "Bob") == 1.0
+    assert reward(candidate, "Ann") == 0.0
+    assert "whose “Town” is “York”" in candidate.goal
+    pages[1] = table_page("https://a.test/staff?town=York", rows[0] + rows[1])
+    assert list(filter_rows(SiteFacts(SiteMap({page.url: page for page in pages}), 7))) == []
+
+
+def test_a_recorded_write_makes_a_task_that_reads_its_effect():
+    def shop(total: str, more: str = "") -> SitePage:
+        card = (
+            '<article><a href="/cup">Tin cup</a> £4.00<form action="/add/1" method="post">'
+            "<button>Add to basket</button></form></article>"
+        )
+        text = f"<title>All cups</title><body>Basket total: {total} {more}{card}</body>"
+        return read_page("https://a.test/", text)
+
+    before = shop("£0.00")
+    write = SiteWrite(before.url, "https://a.test/add/1", before.url, (shop("£4.10", "Tin cup"),))
+    site = SiteMap({before.url: before}, writes=(write,))
+    (candidate,) = change_and_verify(SiteFacts(site, 7))
+    assert candidate.goal == (
+        "On the page “All cups”, add “Tin cup” to the basket. What is the basket total then? "
+        "Answer with the amount."
+    )
+    assert (candidate.answer, candidate.acts[-1]["name"]) == ("£4.10", "Add to basket")
+    other = SiteMap({before.url: before}, writes=(replace(write, after=(shop("£9.00"),)),))
+    assert list(change_and_verify(SiteFacts(other, 7))) == []  # another item's basket
+
+
+def test_a_recording_of_one_page_makes_tasks_that_begin_there():
+    rows = "".join(
+        f"<tr><td>{name}</td><td>{town}</td></tr>"
+        for name, town in zip(["Ann", "Bob", "Cy"], "XYZ", strict=True)
+    )
+    page = table_page("https://a.test/", rows)
+    site = SiteMap({page.url: page})
+    plans = TaskPlanner(site, {page.url: "train"}, "a", 7, 1)
+    found = [plans.plan(each, "t") for each in report_values(SiteFacts(site, 7))]
+    assert [plan.task.start_url for plan in found if plan] == [page.url] * len(found)
+    assert found

@@ -172,3 +172,20 @@ def test_parts_cover_all_pages_keep_starts_for_training_and_equal_pages_together
         assert parts["https://s.test/a"] == "train"
         assert parts["https://s.test/twin"] == parts["https://s.test/twin?x"]
         assert parts == split_pages(site, seed, 0.4)
+
+
+def test_forms_know_their_item_and_the_number_of_their_button():
+    cards = "".join(
+        f'<article><a href="/{name}">{name} cup</a> £{number}.00'
+        f'<form action="/add/{name}" method="post"><button>Add to basket</button></form></article>'
+        for number, name in enumerate(("red", "blue"), 3)
+    )
+    page = read_page("https://shop.test/", f"<body>{cards}<form action=/q><button>Go</button></form></body>")
+    found = [(form.item, form.number, form.button.label) for form in page.forms]
+    assert found == [("red cup", 0, "Add to basket"), ("blue cup", 1, "Add to basket"), ("", 0, "Go")]
+
+
+def test_marks_of_a_sorted_column_are_no_part_of_its_name():
+    rows = "<tr><td>Ann</td><td>4</td></tr><tr><td>Bob</td><td>9</td></tr>"
+    page = read_page("https://a.test/", f"<table><tr><th>Name ▼</th><th>Years</th></tr>{rows}</table>")
+    assert page.tables[0].columns == ("Name", "Years")

@@ -33,6 +33,7 @@ from typing import Annotated, Any, Literal
 from stillweb import clock
 from stillweb.benchmarks.oracle import OracleRun, run_oracle
 from stillweb.benchmarks.pages import fold
+from stillweb.benchmarks.proof import answer_part, without_last_act
 from stillweb.benchmarks.site import read_texts
 from stillweb.browser.launch import launch
 from stillweb.browser.profile import LEVEL
@@ -387,13 +388,13 @@ class _TaskAudit:
                 self._add("error", "oracle", "two runs have different observations")
                 return
         answer = str(oracle[-1].get("answer", ""))
-        if not answer and len(oracle) > 2:
-            cut = await self._play((*oracle[:-2], oracle[-1]))
+        if not answer and (shorter := without_last_act(oracle)):
+            cut = await self._play(shorter)
             if cut.reward:
                 self._add("error", "oracle", f"without its last act it scores {cut.reward:g}")
         assert self._task.evaluation is not None
         for text in wrong if answer else ():
-            if self._task.evaluation.score(Evidence(answer=text)).reward:
+            if answer_part(self._task.evaluation).score(Evidence(answer=text)).reward:
                 self._add("error", "accepts anything", text)
 
 

@@ -36,6 +36,7 @@ _LETTERS = re.compile(r"[^\W\d_]{2,}")
 _ATTRIBUTE = re.compile(r"[^\W\d_][^\W_]*(?:[ '-][^\W_]+)*(?: \([^()]+\))?")
 _COUNTERS = ("link", "rowid", "row", "row id", "number", "index")  # columns that only count rows
 _HEADING = re.compile(r"(?:\d+(?:\.\d+)*\.? )?[^\W\d_a-z]")
+_STATE = re.compile(r"\b(?:returning|showing|found) [\d,]+|\((?:hide|show|edit)\)", re.IGNORECASE)
 _WORDS_OF_VALUE = 8
 _INVENTED = 6  # words of a subject from which another one is invented
 _TIME_LIKE = re.compile(r"\b\d{1,2}:\d{2}(:\d{2})?\b|\bago\b", re.IGNORECASE)
@@ -203,7 +204,12 @@ def _is_name(text: str) -> bool:
 
 def _is_heading(text: str) -> bool:
     """Return whether a heading describes its section: words, possibly after a number such as "8.7."."""
-    return _is_name(text) and bool(_HEADING.match(text)) and len(text) >= 6
+    return _is_name(text) and bool(_HEADING.match(text)) and len(text) >= 6 and not _STATE.search(text)
+
+
+def _is_title(text: str) -> bool:
+    """Return whether a title describes its page: words, and no record's name such as "cars: 33"."""
+    return _is_name(text) and bool(_LETTERS.search(text)) and not re.search(r"[:#] ?\d+$", text)
 
 
 def _is_value(text: str) -> bool:
@@ -211,7 +217,7 @@ def _is_value(text: str) -> bool:
     return (
         0 < len(text) <= _VALUE
         and len(text.split()) <= _WORDS_OF_VALUE
-        and not re.search(r"\w\w\. ?$", text)
+        and not re.search(r"\w\w\. ?$|(?:\.\.\.|…)$", text)
         and bool(re.search(r"[^\W_]", text))
         and not _TIME_LIKE.search(text)
         and "“" not in text
@@ -279,10 +285,12 @@ def _goal_of(page: SitePage, fact: SiteFact, number: int) -> tuple[str, str]:
         return f"report/price/{number}", goals[number]
     if fact.shape == "cell":
         column = page_column(page, fact)
+        own = fact.context == page.subject  # a table without a caption
+        place = f"On the page “{page.subject}”" if own else f"In the table “{fact.context}”"
         goals = (
-            f"In the table “{fact.context}”, find the row whose {column} is “{fact.subject}”. "
+            f"{place}, find the table row whose {column} is “{fact.subject}”. "
             f"What does it have under “{fact.attribute}”?",
-            f"In the table “{fact.context}”, what does the row whose {column} is “{fact.subject}” have "
+            f"{place}, what does the table row whose {column} is “{fact.subject}” have "
             f"under “{fact.attribute}”?",
         )
         return f"report/cell/{number}", goals[number]
@@ -342,7 +350,7 @@ def open_pages(facts: SiteFacts) -> Iterator[TaskCandidate]:
     done: set[str] = set()
     for page in facts.shuffled(facts.pages, "open"):
         urls = facts.alike(page)
-        if page.content in done or not _is_name(page.subject) or len(page.text) < 20:
+        if page.content in done or not _is_title(page.subject) or len(page.text) < 20:
             continue
         done.add(page.content)
         evaluation = UrlEvaluator(regex=f"({'|'.join(map(re.escape, urls))})(#.*)?")
@@ -496,6 +504,60 @@ def _sorted(
         return
 
 
+def filter_rows(facts: SiteFacts) -> Iterator[TaskCandidate]:
+    """Yield requests to follow a link that keeps the rows of a table with one value, and to read a row."""
+    for page in facts.shuffled(facts.pages, "rows of a filter"):
+        counts = Counter(fold(link.name) for link in page.links)
+        for link in facts.shuffled(page.links, "filter", page.url):
+            target = facts.site.landing(link.url)
+            single = counts[fold(link.name)] == 1 and _is_value(link.name) and same_path(target, page.url)
+            if not single or target == page.url or len(facts.alike(page)) > 1:
+                continue
+            candidate = _filtered(facts, page, link.name, facts.site.pages[target])
+            if candidate is not None:
+                yield candidate
+                break
+
+
+def _filtered(facts: SiteFacts, page: SitePage, name: str, after: SitePage) -> TaskCandidate | None:
+    tables = [
+        (one, other)
+        for one in page.tables
+        for other in after.tables
+        if one.columns == other.columns and other.rows and set(one.rows) != set(other.rows)
+    ]
+    if len(tables) != 1 or not _is_name(page.subject):
+        return None
+    before, kept = tables[0]
+    columns = [
+        column
+        for index, column in enumerate(kept.columns)
+        if {fold(row[index]) for row in kept.rows}
+        == {fold(name)}
+        != {fold(row[index]) for row in before.rows}
+    ]
+    if len(columns) != 1:
+        return None
+    for index, read in facts.shuffled(list(enumerate(kept.columns)), page.url, name):
+        value, old = kept.rows[0][index], before.rows[0][index]
+        if read in columns or not _is_attribute(read) or not _is_value(value) or fold(value) == fold(old):
+            continue
+        others = [row[index] for row in (*before.rows, *kept.rows[1:]) if fold(row[index]) != fold(value)]
+        return TaskCandidate(
+            "filter",
+            "filter/rows",
+            (page.url, name, read),
+            f"On the page “{page.subject}”, follow the link “{name}” to keep only the rows whose "
+            f"“{columns[0]}” is “{name}”. What does the first row then have under “{read}”?",
+            AnswerEvaluator(exact=value),
+            (page.url, after.url),
+            answer=value,
+            wrong=(*dict.fromkeys(others[:_WRONG]), name, NOT_FOUND),
+            shows=(value,),
+        )
+    return None
+
+
 # --- chains ----------------------------------------------------------------------------------------
 
 
@@ -564,6 +626,37 @@ def chain_pages(facts: SiteFacts) -> Iterator[TaskCandidate]:
             break
 
 
+def chain_links(facts: SiteFacts) -> Iterator[TaskCandidate]:
+    """Yield questions for the first section of a page that a link of another page opens."""
+    for page in facts.shuffled(facts.pages, "links"):
+        if not _is_name(page.subject) or len(facts.subjects[fold(page.subject)]) != 1:
+            continue
+        counts = Counter(fold(link.name) for link in page.links)
+        for link in facts.shuffled(page.links, "follow", page.url):
+            target = facts.site.landing(link.url)
+            if not target or target == page.url or counts[fold(link.name)] != 1 or not _is_name(link.name):
+                continue
+            after = facts.site.pages[target]
+            sections = [text for level, text in after.headings if level == 2]
+            if len(sections) < 2 or not _is_value(sections[0]) or facts.headings[fold(sections[0])] != 1:
+                continue
+            if not _is_heading(sections[0]) or fold(sections[0]) in fold(f"{after.subject} {link.name}"):
+                continue
+            yield TaskCandidate(
+                "chain",
+                "chain/link",
+                (page.subject, link.name),
+                f"On the page “{page.subject}”, follow the link “{link.name}”. "
+                "Which section comes first on the page that opens? Answer with its heading.",
+                AnswerEvaluator(exact=sections[0]),
+                (page.url, target),
+                answer=sections[0],
+                wrong=(*sections[1:_WRONG], after.subject, page.subject, NOT_FOUND),
+                shows=(sections[0],),
+            )
+            break
+
+
 # --- impossible ------------------------------------------------------------------------------------
 
 
@@ -628,7 +721,8 @@ FAMILIES: Mapping[str, tuple[Callable[[SiteFacts], Iterator[TaskCandidate]], ...
     "open": (open_pages,),
     "compare": (compare_items, compare_rows),
     "sort": (sort_tables,),
-    "chain": (chain_prices, chain_pages),
+    "filter": (filter_rows,),
+    "chain": (chain_prices, chain_pages, chain_links),
     "impossible": (impossible,),
 }
 """Generators of each family, beside the forms (`benchmarks/forms.py`)."""

@@ -15,17 +15,18 @@ from typing import Any
 from urllib.parse import urlencode
 
 from stillweb import clock
-from stillweb.benchmarks.candidates import Act, SiteFacts, TaskCandidate
-from stillweb.benchmarks.pages import SiteControl, SiteForm, SitePage, fold
-from stillweb.env.tasks.evaluators import AnswerEvaluator
+from stillweb.benchmarks.candidates import NOT_FOUND, Act, SiteFacts, TaskCandidate, answer_evaluator
+from stillweb.benchmarks.pages import PRICE, SiteControl, SiteForm, SitePage, fold
+from stillweb.env.tasks.evaluators import AllEvaluator, AnswerEvaluator
 from stillweb.env.tasks.requests import RequestEvaluator
 
-__all__ = ["choose_options", "press_buttons", "search_words", "send_forms"]
+__all__ = ["change_and_verify", "choose_options", "press_buttons", "search_words", "send_forms"]
 
 _SEARCH = re.compile(r"\b(search|query|find|q)\b", re.IGNORECASE)
 _UNSUITED = ("password", "file", "date", "datetime-local", "time", "color", "range")
 _SECRET = re.compile(r"passw|captcha|token|card.?number|cvv", re.IGNORECASE)
 _FILLED = ("text", "email", "tel", "url", "number", "textarea", "search")
+_RARE = 0.1  # share of the pages that mention a word to search for, at most; three pages always may
 _MOST_FIELDS = 4
 _PEOPLE = ("Ada Lovelace", "Alan Turing", "Grace Hopper", "Mary Jackson", "Emmy Noether", "Niels Bohr")
 _TEXTS = (
@@ -44,6 +45,8 @@ _OF_EVERY_SITE = frozenset(
         *("index", "sitemap", "account", "basket", "page", "pages", "welcome", "matching", "products"),
     )
 )
+_LABELLED = re.compile(rf"([A-Z][a-z]+ (?:[a-z]+ )?[a-z]+): ?({PRICE.pattern})")
+_WRONG = 20  # wrong answers of a candidate
 _WORD = re.compile(r"[^\W\d_]{5,14}")
 
 
@@ -137,10 +140,58 @@ def press_buttons(facts: SiteFacts) -> Iterator[TaskCandidate]:
         )
 
 
+def change_and_verify(facts: SiteFacts) -> Iterator[TaskCandidate]:
+    """Yield requests to send a form that was recorded, and to read an amount that it changes."""
+    for write in facts.shuffled(facts.site.writes, "writes"):
+        page = facts.site.pages.get(write.page)
+        before = facts.site.pages.get(write.target)
+        forms = [each for each in page.forms if each.action == write.url and each.item] if page else []
+        if page is None or before is None or len(forms) != 1:
+            continue
+        form, button = forms[0], forms[0].button
+        match = _ADD.match(button.label) if button else None
+        after = [each for each in write.after if each.text.count(form.item) > before.text.count(form.item)]
+        if button is None or match is None or len({each.content for each in after}) != 1:
+            continue
+        old, new = _amounts(before.text), _amounts(after[0].text)
+        for label in sorted(new.keys() & old.keys()):
+            if len(new[label]) != 1 or new[label] & old[label]:
+                continue
+            value = next(iter(new[label]))
+            press: Act = {"action": "click", "role": "button", "name": button.label}
+            sent = AllEvaluator(parts=(_request(form, {}), answer_evaluator(value)))
+            others = sorted({price for each in old.values() for price in each} - {value})
+            yield TaskCandidate(
+                "change",
+                "change/add",
+                (page.url, form.item, label),
+                f"On the page “{page.subject}”, add “{form.item}” to the {match[1].lower()}. "
+                f"What is the {label.lower()} then? Answer with the amount.",
+                sent,
+                (page.url,),
+                ({**press, "nth": form.number} if form.number else press,),
+                answer=value,
+                wrong=(*others[:_WRONG], form.item, NOT_FOUND),
+                shows=(value,),
+                lands=(write.target,),
+            )
+
+
+def _amounts(text: str) -> dict[str, set[str]]:
+    """Return the prices that a text gives after each label, such as "Basket total: £3.50"."""
+    found: dict[str, set[str]] = {}
+    for match in _LABELLED.finditer(text):
+        found.setdefault(match[1], set()).add(match[2])
+    return found
+
+
 def search_words(facts: SiteFacts) -> Iterator[TaskCandidate]:
     """Yield requests to search the site for a word."""
     words = sorted({word for page in facts.pages for word in _WORD.findall(page.subject)})
-    words = [word for word in words if word.lower() not in _OF_EVERY_SITE]
+    words = [word for word in words if word.lower() not in _OF_EVERY_SITE and not word.endswith("ing")]
+    most = max(3, _RARE * len(facts.pages))
+    rare = [word for word in words if sum(word in page.text for page in facts.pages) <= most]
+    words = rare if len(rare) > 1 else words
     words = facts.shuffled(words, "words")
     actions = Counter(form.action for page in facts.pages for form in page.forms)
     for number, (page, form) in enumerate(_forms_of(facts, "search", "GET")):

@@ -11,11 +11,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Annotated, Any
 
 from stillweb import clock
 from stillweb.benchmarks.candidates import FAMILIES, SiteFacts, TaskCandidate
-from stillweb.benchmarks.forms import choose_options, press_buttons, search_words, send_forms
+from stillweb.benchmarks.forms import (
+    change_and_verify,
+    choose_options,
+    press_buttons,
+    search_words,
+    send_forms,
+)
+from stillweb.benchmarks.games import game_plans
 from stillweb.benchmarks.plan import TaskPlan, TaskPlanner
 from stillweb.benchmarks.proof import ProofOptions, ProofResult, TaskProver
 from stillweb.benchmarks.site import SiteMap, read_site, split_pages
@@ -32,9 +40,13 @@ __all__ = ["ALL_FAMILIES", "MadeTask", "MadeTasks", "MakeOptions", "make_tasks"]
 _GENERATORS: dict[str, tuple[Callable[[SiteFacts], Iterator[TaskCandidate]], ...]] = {
     **FAMILIES,
     "form": (send_forms, press_buttons, search_words),
-    "filter": (choose_options,),
+    "filter": (*FAMILIES["filter"], choose_options),
+    "change": (change_and_verify,),
+    "game": (),  # found in the browser (`benchmarks/games.py`)
 }
-ALL_FAMILIES = ("report", "open", "compare", "sort", "filter", "form", "chain", "impossible")
+ALL_FAMILIES = (
+    *("report", "open", "compare", "sort", "filter", "form", "change", "chain", "impossible", "game"),
+)
 _PER_PAGE = 4  # tasks of a template on one page
 _MOST_STEPS = 60
 _WAVE = 16  # candidates that are proved before the next ones are chosen, whatever the number of jobs
@@ -187,7 +199,15 @@ async def make_tasks(
         prover = TaskProver(client, envs, _proofs(options))
         await prover.walk_from(collection.name, [url for urls in planner.starts.values() for url in urls])
         made.walk_seconds = clock.perf() - began
-        await _prove_all(prover, site, _candidates(site, planner, made, options), made, on_progress)
+        games: list[TaskPlan] = []
+        if "game" in options.families:
+            found = game_plans(envs[0], collection.name, site.pages, options.seed, options.test_share)
+            async for plan in found:
+                games.append(plan)
+                if len(games) >= options.n:
+                    break
+        plans = _in_turn(_candidates(site, planner, made, options), iter(games))
+        await _prove_all(prover, site, plans, made, on_progress)
     made.seconds = clock.perf() - began
     return made
 
@@ -215,6 +235,11 @@ async def _prove_all(
             if hidden := proved.result().hidden:
                 site.forget(hidden)
         on_progress(made)
+
+
+def _in_turn(*sources: Iterator[TaskPlan]) -> Iterator[TaskPlan]:
+    for turn in zip_longest(*sources):
+        yield from (plan for plan in turn if plan is not None)
 
 
 def _next(plans: Iterator[TaskPlan], count: int) -> list[TaskPlan]:

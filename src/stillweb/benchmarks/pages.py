@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
@@ -52,6 +52,7 @@ _ROLES = {
 }
 _NEXT = re.compile(r"next( page)?\W*", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]{2,}")
+_SORT_MARKS = " ▲▼△▽↑↓⇅↕"  # of the column that a table is sorted by
 _LONGEST = 400  # characters of a text that is kept
 
 
@@ -131,11 +132,18 @@ class SiteControl:
 
 @dataclass(frozen=True, slots=True)
 class SiteForm:
-    """A form: absolute action without fragment, method in capitals, controls in order."""
+    """A form: absolute action without fragment, method in capitals, controls in order.
+
+    Attributes:
+        item: name of the listed item that the form belongs to.
+        number: number of its first button among the page's buttons of the same name.
+    """
 
     action: str
     method: str
     controls: tuple[SiteControl, ...]
+    item: str = ""
+    number: int = 0
 
     @property
     def button(self) -> SiteControl | None:
@@ -204,7 +212,7 @@ def read_page(url: str, html: str) -> SitePage:
         facts=tuple(dict.fromkeys(facts)),
         tables=tables,
         items=items,
-        forms=tuple(_forms(tree, url)),
+        forms=tuple(_forms(tree, url, {item.url: item.name for item in items})),
         paginated=_is_paginated(tree, url),
         text=text,
         content=sha256(fold(text).encode("utf-8", "replace")).hexdigest(),
@@ -306,7 +314,7 @@ def _tables(tree: LexborHTMLParser, base: str, subject: str) -> Iterator[SiteTab
         if len(body) == len(rows) - 1:
             heads = [cell.css_first("a[href]") for cell in rows[0]]
             sorters = tuple(_joined(base, _attribute(head, "href")) if head else "" for head in heads)
-            columns = tuple(_label(_text(cell)) for cell in rows[0])
+            columns = tuple(_label(_text(cell)).strip(_SORT_MARKS) for cell in rows[0])
             name = _table_name(node)
             name = name if re.match(r"[^\W\d_]", name) else subject  # not "44 rows"
             yield SiteTable(name, columns, tuple(body), sorters)
@@ -378,12 +386,30 @@ def _prices(items: tuple[SiteItem, ...]) -> Iterator[SiteFact]:
 # --- forms -----------------------------------------------------------------------------------------
 
 
-def _forms(tree: LexborHTMLParser, base: str) -> Iterator[SiteForm]:
+def _forms(tree: LexborHTMLParser, base: str, items: Mapping[str, str]) -> Iterator[SiteForm]:
+    numbers: Counter[str] = Counter()
     for node in tree.css("form"):
         action = _joined(base, _attribute(node, "action") or base)
         controls = tuple(each for each in (_control(tree, c) for c in node.css(_FIELDS)) if each)
+        form = SiteForm(
+            action, (_attribute(node, "method") or "get").upper(), controls, _item_of(node, base, items)
+        )
+        if form.button:
+            form = replace(form, number=numbers[fold(form.button.label)])
+        numbers.update(fold(each.label) for each in controls if each.kind in ("submit", "button"))
         if action:
-            yield SiteForm(action, (_attribute(node, "method") or "get").upper(), controls)
+            yield form
+
+
+def _item_of(node: Any, base: str, items: Mapping[str, str]) -> str:
+    """Return the name of the item in the innermost element around a form that links one item."""
+    above = node.parent
+    while above is not None and above.tag != "body":
+        named = {items.get(_joined(base, _attribute(a, "href")), "") for a in above.css("a[href]")} - {""}
+        if named:
+            return named.pop() if len(named) == 1 else ""
+        above = above.parent
+    return ""
 
 
 _FIELDS = "input:not([disabled]), button:not([disabled]), select:not([disabled]), textarea:not([disabled])"

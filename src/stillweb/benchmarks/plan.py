@@ -83,7 +83,10 @@ class TaskPlanner:
             best = max(sorted(reach), key=lambda url: (len(reach[url] & left), len(reach[url])))
             chosen.append(best)
             left -= reach.pop(best)
-        return tuple(dict.fromkeys(chosen))
+        if not chosen:  # no page of the part leads to another one
+            alone = sorted(within, key=lambda url: (-len(self._site.pages[url].links), url))
+            chosen = [url for url in self._site.starts if url in within] + alone
+        return tuple(dict.fromkeys(chosen))[:most]
 
     def plan(self, candidate: TaskCandidate, task_id: str) -> TaskPlan | None:
         """Return the task of a candidate; None if its pages are in different parts or cannot be reached."""
@@ -131,6 +134,8 @@ class TaskPlanner:
         within = self._within[part]
         first = self._site.ways_to(candidate.visits[0], within, _LONGEST)
         starts = [url for url in self.starts[part] if first.get(url)]
+        if not starts and candidate.visits[0] in self.starts[part] and candidate.family != "open":
+            starts = [candidate.visits[0]]  # the task begins on the page that it is about
         if not starts:
             return None
         start = clock.seeded("start", self._seed, *candidate.slots).choice(starts)

@@ -28,6 +28,8 @@ from stillweb.benchmarks.pages import fold
 from stillweb.benchmarks.plan import TaskPlan
 from stillweb.benchmarks.site import SiteStep
 from stillweb.env import Env, Evidence, Observation, Task
+from stillweb.env.tasks.evaluators import AnswerEvaluator
+from stillweb.env.tasks.evidence import Evaluator
 from stillweb.env.tasks.writes import request_evidence
 from stillweb.env.trajectories.propose import RandomWalk
 from stillweb.errors import InfraError
@@ -131,13 +133,15 @@ class TaskProver:
         self._check_wrong(plan, proofs)
         first = await self._oracle(env, plan)
         proofs["oracle"] = 1.0
-        self._check_untouched(plan)
+        if task.setup:
+            await self._zero(env, task, ({"action": "terminate"},), "untouched")
+        else:
+            self._check_untouched(plan)
         proofs["untouched"] = 0.0
         if plan.candidate.answer:
             self._check_answer(plan, "", "cut")
             proofs["cut"] = 0.0
-        elif len(plan.oracle) > 2:
-            cut = (*plan.oracle[:-2], plan.oracle[-1])
+        elif cut := without_last_act(plan.oracle):
             proofs["cut"] = await self._zero(env, task, cut, "cut")
         for neighbour in plan.neighbours:
             await self._zero(env, task, neighbour, "neighbours")
@@ -149,7 +153,10 @@ class TaskProver:
             if (last.steps, last.reward) != (first.steps, first.reward):
                 raise _Dropped("repeated: observations differ", _difference(first, last))
         proofs["runs"] = options.runs
-        self._check_walks(plan)
+        if task.setup:
+            await self._walk_task(env, task)
+        else:
+            self._check_walks(plan)
         proofs |= {"walks": options.walks, "walk_steps": options.walk_steps}
         return last.pictures
 
@@ -205,7 +212,7 @@ class TaskProver:
     @staticmethod
     def _check_answer(plan: TaskPlan, answer: str, proof: str) -> None:
         assert plan.task.evaluation is not None
-        if plan.task.evaluation.score(Evidence(answer=answer)).reward:
+        if answer_part(plan.task.evaluation).score(Evidence(answer=answer)).reward:
             raise _Dropped(f"{proof}: accepted", answer)
 
     # --- random walks ------------------------------------------------------------------------------
@@ -222,6 +229,20 @@ class TaskProver:
             score = plan.task.evaluation.score(evidence)
             if score.reward:
                 raise _Dropped("walks: reward", "; ".join(score.reasons))
+
+    async def _walk_task(self, env: Env, task: Task) -> None:
+        """Walk in episodes of a task whose page draws its own problem."""
+        for number in range(self._options.walks):
+            walk = RandomWalk(task.start_url, f"{self._options.seed} {task.seed} {number}")
+            observation, info = await env.reset(task=task)
+            for _ in range(self._options.walk_steps):
+                action = walk.choose(observation, info)
+                walk.actions.append(action)
+                observation, reward, terminated, truncated, info = await env.step(action)
+                if reward > 0:
+                    raise _Dropped("walks: reward", "; ".join(info["score"]["reasons"]))
+                if terminated or truncated:
+                    break
 
     async def walk_from(self, collection: str, urls: Iterable[str]) -> None:
         """Walk from start pages of tasks; this precedes the proofs of these tasks.
@@ -280,6 +301,18 @@ class TaskProver:
         entries = (await self._client.ledger(info["session"])).entries
         requests = request_evidence([asdict(each) for each in entries], bodies=True, rules=rules)
         return Evidence(answer, observation.url, requests=requests)
+
+
+def without_last_act(oracle: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Return an oracle without its last act, () if it has no other one."""
+    acts = [each for each in oracle if each["action"] != "terminate"]
+    return (*acts[:-1], {"action": "terminate"}) if len(acts) > 1 else ()
+
+
+def answer_part(evaluation: Evaluator) -> Evaluator:
+    """Return the part of an evaluation that judges the answer; without one the whole evaluation."""
+    parts = [part for part in evaluation.parts_in if isinstance(part, AnswerEvaluator)]
+    return parts[0] if len(parts) == 1 else evaluation
 
 
 def _difference(one: OracleRun, other: OracleRun) -> str:

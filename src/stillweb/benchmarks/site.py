@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from urllib.parse import urljoin
 
@@ -21,13 +22,14 @@ from stillweb.http.codec import decode
 from stillweb.model import Capture, Exchange, header
 from stillweb.urls import wire_url
 
-__all__ = ["SiteMap", "SiteStep", "SiteWay", "read_site", "read_texts", "split_pages"]
+__all__ = ["SiteMap", "SiteStep", "SiteWay", "SiteWrite", "read_site", "read_texts", "split_pages"]
 
 MOST_PAGES = 2_000
 _CHARSET = re.compile(rb"""<meta[^>]+charset=["']?([\w-]+)""", re.IGNORECASE)
 _SUFFIX = re.compile(r"\s+(?=[|\u2013\u2014·:\[-])")
 _NAVIGATION = 0.3  # share of the pages that link to a page of the site's navigation
 _HUB = 5  # links of a page from which the test part grows
+_SOON = 5  # seconds between a write and the page that its response leads to
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
@@ -44,6 +46,22 @@ class SiteStep:
 SiteWay = tuple[SiteStep, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SiteWrite:
+    """A recorded form submission by POST.
+
+    Attributes:
+        page: page with the form, from the Referer.
+        target: URL to which the response led.
+        after: the pages that were recorded at the target in the next seconds.
+    """
+
+    page: str
+    url: str
+    target: str
+    after: tuple[SitePage, ...]
+
+
 @dataclass
 class SiteMap:
     """Pages by URL.
@@ -52,12 +70,14 @@ class SiteMap:
         redirects: URL of each recorded redirect, and where it leads.
         starts: pages at which the recording began.
         other_text: text of other responses that pages may show, such as JSON.
+        writes: recorded submissions by POST.
     """
 
     pages: Mapping[str, SitePage]
     redirects: Mapping[str, str] = field(default_factory=dict)
     starts: tuple[str, ...] = ()
     other_text: str = ""
+    writes: tuple[SiteWrite, ...] = ()
 
     def landing(self, url: str) -> str:
         """Return the URL that a request ends at, "" if that is no recorded page."""
@@ -143,7 +163,8 @@ def read_site(collection: Collection) -> SiteMap:
     pages: dict[str, SitePage] = {}
     redirects: dict[str, str] = {}
     other: list[str] = []
-    for capture in sorted(collection.captures(), key=lambda each: each.timestamp):
+    captures = sorted(collection.captures(), key=lambda each: each.timestamp)
+    for capture in captures:
         url = capture.url.partition("#")[0]
         if capture.method != "GET" or url in pages or url in redirects:
             continue
@@ -160,7 +181,30 @@ def read_site(collection: Collection) -> SiteMap:
     seeds = [each.url.partition("#")[0] for each in collection.page_list() if each.seed]
     site = SiteMap(with_subjects(pages), redirects, other_text=" ".join(other))
     site.starts = tuple(dict.fromkeys(filter(None, map(site.landing, seeds))))
+    site.writes = tuple(_writes(collection, captures))
     return site
+
+
+def _writes(collection: Collection, captures: Sequence[Capture]) -> Iterator[SiteWrite]:
+    documents = [each for each in captures if each.method == "GET" and "html" in each.mime]
+    for capture in captures:
+        if capture.method != "POST" or capture.status not in _REDIRECTS:
+            continue
+        exchange = _read(collection, capture)
+        page = wire_url(header(exchange.request.headers, "referer")).partition("#")[0]
+        location = header(exchange.response.headers, "location")
+        target = wire_url(urljoin(capture.url, location)).partition("#")[0]
+        after = [
+            _page(target, _read(collection, each))
+            for each in documents
+            if each.url.partition("#")[0] == target and each.status == 200
+            if 0 <= _seconds(each.timestamp) - _seconds(capture.timestamp) <= _SOON
+        ]
+        yield SiteWrite(page, capture.url, target, tuple(each for each in after if each))
+
+
+def _seconds(timestamp: str) -> float:
+    return datetime.strptime(timestamp[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
 
 
 def with_subjects(pages: Mapping[str, SitePage]) -> dict[str, SitePage]:

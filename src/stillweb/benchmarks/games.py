@@ -1,0 +1,153 @@
+"""Candidates of tasks on pages that set and judge their own problem (MiniWoB++).
+
+Such a page draws its problem from a seed, so the recorded HTML does not show it. `game_plans` opens each page
+with each seed, reads the goal and the controls, and writes an oracle that does what the goal names: it fills
+quoted texts into the text fields in order, clicks the controls that the goal names, and then the button that
+sends. The proofs decide whether that solves the problem.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
+
+from stillweb import clock
+from stillweb.benchmarks.candidates import Act, TaskCandidate
+from stillweb.benchmarks.pages import fold
+from stillweb.benchmarks.plan import TaskPlan
+from stillweb.browser.observe.axtree import AxNode
+from stillweb.env import Env, Task
+from stillweb.env.tasks.evaluators import SiteEvaluator
+from stillweb.env.tasks.miniwob import miniwob_tasks
+from stillweb.env.tasks.task import TaskOrigin
+from stillweb.errors import TaskError, UsageError
+
+__all__ = ["game_oracle", "game_plans"]
+
+_JUDGE = SiteEvaluator(
+    reward="WOB_RAW_REWARD_GLOBAL > 0 ? 1 : 0",
+    ended="WOB_DONE_GLOBAL",
+    tell="JSON.stringify({raw: WOB_RAW_REWARD_GLOBAL, reason: WOB_REWARD_REASON})",
+)
+_QUOTED = re.compile(r"[\"“]([^\"”]+)[\"”]")
+_FIELDS = ("textbox", "searchbox", "spinbutton")
+_CLICKED = ("button", "link", "checkbox", "radio", "tab", "menuitem", "option")
+_SENDS = re.compile(r"submit|log ?in|search|ok|send|go|book|next", re.IGNORECASE)
+_SEEDS = 4  # problems of a page
+_MOST = 12  # acts of an oracle
+_OTHER_TEXT = "another text"
+
+
+def game_oracle(goal: str, nodes: Sequence[AxNode]) -> tuple[Act, ...]:
+    """Return acts that do what a goal names on a page; () if it names none of the controls."""
+    named = [node for node in nodes if node.bid and node.role in _CLICKED and node.name]
+    names = {fold(node.name) for node in named}
+    fields = [node for node in nodes if node.bid and node.role in _FIELDS]
+    texts = [text for text in _QUOTED.findall(goal) if fold(text) not in names]
+    acts: list[Act] = []
+    if fields and texts:
+        values = texts if len(texts) >= len(fields) else texts + [texts[-1]] * (len(fields) - len(texts))
+        acts += [_act(node, nodes, "fill", value=text) for node, text in zip(fields, values, strict=False)]
+    chosen = [node for node in named if _position(goal, node.name) >= 0 and not _sends(node)]
+    chosen.sort(key=lambda node: _position(goal, node.name))
+    acts += [_act(node, nodes, "click") for node in chosen]
+    acts += [_act(node, nodes, "click") for node in named if _sends(node)][:1]
+    return tuple(acts) if len(acts) <= _MOST else ()
+
+
+def _sends(node: AxNode) -> bool:
+    return node.role == "button" and bool(_SENDS.fullmatch(node.name.strip()))
+
+
+def _position(goal: str, name: str) -> int:
+    match = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", goal)
+    return match.start() if match else -1
+
+
+def _act(node: AxNode, nodes: Sequence[AxNode], action: str, **more: str) -> Act:
+    alike = [n.bid for n in nodes if n.bid and n.role == node.role and fold(n.name) == fold(node.name)]
+    number = alike.index(node.bid)
+    return {
+        "action": action,
+        "role": node.role,
+        "name": node.name,
+        **({"nth": number} if number else {}),
+        **more,
+    }
+
+
+async def game_plans(
+    env: Env, collection: str, urls: Iterable[str], seed: int, test_share: float
+) -> AsyncIterator[TaskPlan]:
+    """Yield plans of tasks on the pages that judge themselves, page after page and then seed after seed.
+
+    Raises:
+        InfraError: if browser or proxy fail.
+    """
+    try:
+        tasks = miniwob_tasks(urls, collection=collection)
+    except UsageError:
+        return  # no such page
+    parts = clock.seeded("games", seed)
+    tasks = clock.seeded("games", seed, "order").sample(tasks, len(tasks))
+    split = {task.start_url: "test" if parts.random() < test_share else "train" for task in tasks}
+    silent: set[str] = set()
+    for number in range(_SEEDS):
+        for task in tasks:
+            if task.start_url in silent:
+                continue
+            played = replace(task, seed=1000 * (seed % 1000) + number, evaluation=_JUDGE)
+            plan = await _planned(env, played, split[task.start_url])
+            if plan is None:
+                silent.add(task.start_url)
+            else:
+                yield plan
+
+
+async def _planned(env: Env, task: Task, part: str) -> TaskPlan | None:
+    try:
+        observation, info = await env.reset(task=task)
+    except TaskError:
+        return None  # a page below /miniwob/ that sets no problem
+    goal = " ".join(str(info["goal"]).split())
+    acts = game_oracle(goal, observation.nodes)
+    if not acts:
+        return None
+    template = task.id.partition(".")[2]
+    candidate = TaskCandidate(
+        "game",
+        f"game/{template}",
+        (task.start_url, str(task.seed)),
+        goal,
+        _JUDGE,
+        (task.start_url,),
+        acts,
+        neighbours=_neighbours(acts),
+    )
+    origin = TaskOrigin(
+        family="game",
+        template=candidate.template,
+        split="test" if part == "test" else "train",
+        length=len(acts),
+        pages=(task.start_url,),
+        oracle=acts,
+    )
+    made = replace(
+        task,
+        goal=goal,
+        goal_script="",
+        source="",
+        max_steps=3 * len(acts) + 10,
+        origin=origin,
+    )
+    return TaskPlan(made, candidate, (), ("",) * len(acts), candidate.neighbours)
+
+
+def _neighbours(acts: tuple[Act, ...]) -> tuple[tuple[Act, ...], ...]:
+    """Return the oracle with another text in its last field, followed by the end of the episode."""
+    filled = [number for number, act in enumerate(acts) if act["action"] == "fill"]
+    if not filled:
+        return ()
+    other = {**acts[filled[-1]], "value": _OTHER_TEXT}
+    return ((*acts[: filled[-1]], other, *acts[filled[-1] + 1 :], {"action": "terminate"}),)
