@@ -528,21 +528,21 @@ def _filtered(facts: SiteFacts, page: SitePage, name: str, after: SitePage) -> T
     ]
     if len(tables) != 1 or not _is_name(page.subject):
         return None
-    before, kept = tables[0]
+    before, shown = tables[0]
     columns = [
         column
-        for index, column in enumerate(kept.columns)
-        if {fold(row[index]) for row in kept.rows}
+        for index, column in enumerate(shown.columns)
+        if {fold(row[index]) for row in shown.rows}
         == {fold(name)}
         != {fold(row[index]) for row in before.rows}
     ]
     if len(columns) != 1:
         return None
-    for index, read in facts.shuffled(list(enumerate(kept.columns)), page.url, name):
-        value, old = kept.rows[0][index], before.rows[0][index]
+    for index, read in facts.shuffled(list(enumerate(shown.columns)), page.url, name):
+        value, old = shown.rows[0][index], before.rows[0][index]
         if read in columns or not _is_attribute(read) or not _is_value(value) or fold(value) == fold(old):
             continue
-        others = [row[index] for row in (*before.rows, *kept.rows[1:]) if fold(row[index]) != fold(value)]
+        others = [row[index] for row in (*before.rows, *shown.rows[1:]) if fold(row[index]) != fold(value)]
         return TaskCandidate(
             "filter",
             "filter/rows",
