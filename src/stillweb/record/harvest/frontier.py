@@ -91,23 +91,35 @@ class HarvestFrontier:
 
     def take(self) -> Pending | None:
         """Return the URL of the largest weight, None if nothing waits."""
-        while self._heap:
-            queued, _, pending = heapq.heappop(self._heap)
-            if -queued != pending.queued:
-                continue  # sorted in again since
-            pending.queued = 0.0
-            if pending.taken:
-                late, pending.late = pending.late, 0.0
-                self._pass_on(pending, late)
-                continue
-            pending.taken = True
+        first = self._first()
+        if first is not None:
+            heapq.heappop(self._heap)
+            first.queued = 0.0
+            first.taken = True
             self.waiting -= 1
-            return pending
-        return None
+        return first
 
     def peek(self) -> float:
         """Return about the largest weight that waits."""
-        return -self._heap[0][0] if self._heap else 0.0
+        first = self._first()
+        return first.queued if first else 0.0
+
+    def _first(self) -> Pending | None:
+        """Return the first URL to fetch; what is sorted before it hands its late weight on."""
+        while self._heap:
+            queued, _, pending = self._heap[0]
+            if -queued == pending.queued and not pending.taken:
+                return pending
+            heapq.heappop(self._heap)
+            if -queued == pending.queued:
+                pending.queued = 0.0
+                late, pending.late = pending.late, 0.0
+                self._pass_on(pending, late)
+        return None
+
+    def weight_waiting(self) -> float:
+        """Return the weight of all documents that wait."""
+        return sum(each.weight for each in self._known.values() if not each.taken and each.request is None)
 
     def weight_of(self, other: Hashable) -> float:
         """Return the weight that pages have handed to something that is no URL."""

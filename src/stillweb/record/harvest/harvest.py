@@ -43,15 +43,14 @@ from stillweb.record.harvest.fetch import (
     decoded_body,
     location_of,
     recorded_fields,
-    recorded_requests,
     refuses_strangers,
     signed_in,
 )
-from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier, Pending
-from stillweb.record.harvest.misses import PlainRequest, plain_requests, word_templates
+from stillweb.record.harvest.frontier import HarvestFrontier, Pending
+from stillweb.record.harvest.misses import PlainRequest, plain_requests
 from stillweb.record.harvest.page import HtmlPage, Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
-from stillweb.record.harvest.words import SiteWords, WordRequests, WordTemplate
+from stillweb.record.harvest.typed import TypedText
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 from stillweb.record.recording import begin, repair_archive
@@ -64,7 +63,7 @@ __all__ = ["HarvestOptions", "HarvestReport", "harvest"]
 STATE_FILE = "harvest.json"
 """In the collection's folder: what waits, so that the next harvest parses only what was recorded since."""
 
-_STATE_VERSION = 2
+_STATE_VERSION = 3
 # Shares of the time left that pages, and then POST forms, may use while something else waits for its turn.
 _MISSES_SHARE, _PAGES_SHARE, _FORMS_SHARE = 0.25, 0.7, 0.5
 _HTML = ("text/html", "application/xhtml+xml")
@@ -72,9 +71,6 @@ _SEEDS_SHARE, _OTHERS_SHARE = 0.7, 0.3  # weights of the pages where walks start
 _TYPED, _CHANGED = 0.6, 0.2  # likelihoods that a visitor sends a form after typing, or after another change
 _UNADDRESSED = 0.1  # likelihood that a form without an action is sent by the browser, and not by a script
 _WORDS_EVERY = 20  # pages between two choices of words
-_WORDS_MOST = 20  # words of one choice: as many as pages, so that too likely words cost half of the time
-_SUGGESTED = 0.01  # share of steps that type into a field with suggestions, if only the recording shows it
-_SUGGESTED_MOST = 0.25  # share of steps that one search is counted with at most
 _WITHOUT_PAGE = (400, 401, 403, 419, 422)  # answers that a POST may get only because no page sent it
 _PAGE_AGAIN = 5_000  # recorded documents that are parsed for their links before anything is fetched
 
@@ -221,9 +217,8 @@ class _Harvest:
         self._recorded: set[str] = set()
         self._followed: dict[tuple[str, str], bool] = {}
         self._frontier = HarvestFrontier()
-        self._words = SiteWords()
         self._parsed: set[str] = set()
-        self._typed = WordRequests()
+        self._typed = TypedText(collection, self._frontier, self._recorded, options.words)
         self._until_words = _WORDS_EVERY
         self._post_forms = PostForms()
         self._tokens = Tokens()
@@ -250,7 +245,7 @@ class _Harvest:
         try:
             self._limit_time(_MISSES_SHARE)
             await self._send_plain(fetcher, missed)
-            self._add_templates(missed)
+            self._typed.add_requests(missed, self._options.misses, self._options.walked)
             forms, words = bool(self._options.forms), bool(self._options.words)
             self._limit_time(_PAGES_SHARE if forms or words else 1.0)
             await self._fetch_all(fetcher)
@@ -259,6 +254,7 @@ class _Harvest:
                 await self._send_forms(fetcher)
             self._limit_time(1.0)
             await self._fetch_all(fetcher)
+            self._typed.write_rules()
         finally:
             if self._secrets is not None:
                 sweep(self._writer, self._secrets)
@@ -270,6 +266,7 @@ class _Harvest:
     def _read_recorded(self) -> str:
         """Take the links of what is recorded; return the URL to start a visit from."""
         state = self._read_state()
+        self._typed.read_rules()
         documents = []
         for capture in self._collection.captures():
             if capture.method != "GET":
@@ -300,13 +297,12 @@ class _Harvest:
                 return {"parsed": []}
             for url, referer, weight in state["waiting"]:
                 self._frontier.add(str(url), str(referer), float(weight))
-            for word, weight in state["words"].items():
-                self._words.add([str(word)], float(weight))
+            self._typed.read_state(state)
             self._parsed = set(state["parsed"])
             for form, page, weight in TypeAdapter(list[tuple[HtmlForm, str, float]]).validate_python(
                 state["forms"]
             ):
-                self._typed.add_form(form, page)
+                self._typed.places.add_form(form, page)
                 self._frontier.add_other(form, weight)
             for post, weight in TypeAdapter(list[tuple[PostForm, float]]).validate_python(state["posts"]):
                 self._post_forms.waiting.append(post)
@@ -324,11 +320,11 @@ class _Harvest:
         state = {
             "version": _STATE_VERSION,
             "waiting": self._frontier.waiting_urls(),
-            "words": self._words.weights,
+            **self._typed.state(),
             "parsed": sorted(self._parsed),
             "forms": [
                 (asdict(form), page, self._frontier.weight_of(form))
-                for form, page in self._typed.forms().items()
+                for form, page in self._typed.places.forms().items()
             ],
             "posts": [
                 (asdict(post), self._frontier.weight_of(post.key)) for post in self._post_forms.waiting
@@ -413,6 +409,11 @@ class _Harvest:
         page = self._take_page(pending, exchange)
         if page:
             await self._fetch_resources(fetcher, page.resources, pending.url)
+
+        async def fetch(url: str) -> Exchange | None:
+            return await self._fetch(fetcher, url, "document", pending.referer)
+
+        await self._typed.note_answer(pending.url, exchange, fetch)
         self._on_page(self.report)
 
     async def _is_allowed(self, fetcher: PageFetcher, url: str) -> bool:
@@ -515,9 +516,7 @@ class _Harvest:
             return None
         page = parse_page(pending.url, decoded_body(exchange))
         self._parsed.add(pending.url)
-        self._words.add(page.words, pending.weight, page.shown)
-        for form in page.forms:
-            self._typed.add_form(form, pending.url)
+        self._typed.add_page(pending.url, page, pending.weight)
         posts = [
             post
             for post in self._post_forms.of(pending.url, page)
@@ -563,24 +562,9 @@ class _Harvest:
 
     def _add_words(self) -> None:
         """Queue GET forms with the site's own words, if they are likelier than what waits."""
-        words = self._words.likeliest(self._options.words)
-        least = self._frontier.peek()
-        for each in self._typed.take(self._frontier.weight_of, words, least, _WORDS_MOST):
+        for each in self._typed.requests():
             if each.plain is not None or self._is_followed(each.url, each.description):
                 self._frontier.add(each.url, each.page, each.weight, each.plain)
-
-    def _add_templates(self, missed: list[PlainRequest]) -> None:
-        """Let missed and recorded searches and type-aheads be repeated with the site's other words."""
-        steps = self._options.walked or sum(request.count for request in missed) or 1
-        shares: dict[WordTemplate, float] = {}
-        recorded = recorded_requests(self._collection)
-        for request, at in word_templates(recorded, self._words.weights, named=True):
-            shares[WordTemplate(request, at)] = _SUGGESTED
-        for request, at in word_templates(missed, self._words.weights):
-            shares[WordTemplate(request, at)] = min(_SUGGESTED_MOST, request.count / steps)
-        for template, share in shares.items():
-            self._typed.add_template(template)
-            self._frontier.add_other(template, share / (1 - DAMPING))
 
     async def _send_plain(self, fetcher: PageFetcher, requests: Iterable[PlainRequest]) -> None:
         """Send requests that need no page, each once."""

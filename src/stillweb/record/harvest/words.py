@@ -8,8 +8,10 @@ send a word (search, type-ahead).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass, field, replace
+from urllib.parse import parse_qsl, urlsplit
 
 from stillweb.record.explore.links import HtmlForm, typed_requests
 from stillweb.record.harvest.misses import PlainRequest
@@ -67,13 +69,14 @@ def with_beginnings(words: list[tuple[str, float]]) -> list[tuple[str, float]]:
 
 @dataclass(frozen=True, slots=True)
 class WordRequest:
-    """A request with a word, and its weight; `plain` is None for a document."""
+    """A request with a word, and its weight; `plain` is None for a document, `place` for any other."""
 
     url: str
     description: str
     page: str
     weight: float
     plain: PlainRequest | None = None
+    place: WordField | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class WordField:
 
     form: HtmlForm
     at: int
-    page: str
+    page: str = field(compare=False)
     by_key = False
 
     @property
@@ -90,10 +93,18 @@ class WordField:
         """Key of its weight."""
         return self.form
 
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Host and path that it is sent to, and the parameter that holds the word."""
+        parts = urlsplit(self.form.action)
+        return (f"{parts.hostname}{parts.path}", self.form.fields[self.at].name)
+
     def requests(self, word: str, weight: float) -> list[WordRequest]:
         """Return the form's requests, one for each button."""
         return [
-            WordRequest(lead.url, lead.description, self.page, weight * (_BUTTON if number else 1.0))
+            WordRequest(
+                lead.url, lead.description, self.page, weight * (_BUTTON if number else 1.0), place=self
+            )
             for number, lead in enumerate(typed_requests(self.form, self.at, word))
         ]
 
@@ -110,6 +121,12 @@ class WordTemplate:
         """Key of its weight."""
         return self
 
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Host and path that it is sent to, and the parameter that holds the word."""
+        parts = urlsplit(self.request.url)
+        return (f"{parts.hostname}{parts.path}", self.request.pairs[self.at][0])
+
     def requests(self, word: str, weight: float) -> list[WordRequest]:
         """Return the request with another word."""
         pairs = self.request.pairs
@@ -125,9 +142,16 @@ class WordTemplate:
 
 @dataclass(slots=True)
 class WordRequests:
-    """Places that take a word, and the words that each was given."""
+    """Places that take a word, and the words that each was given.
+
+    Attributes:
+        closed: (host and path, parameter) of those that need no further word.
+        buttons: how often each button of a form was missed, by its number.
+    """
 
     places: dict[WordField | WordTemplate, set[str]] = field(default_factory=dict)
+    closed: set[tuple[str, str]] = field(default_factory=set)
+    buttons: dict[HtmlForm, Counter[int]] = field(default_factory=dict)
 
     def add_form(self, form: HtmlForm, page: str) -> None:
         """Add the text fields of a form that is not known yet."""
@@ -143,8 +167,27 @@ class WordRequests:
         """Return the forms, each with a page that has it."""
         return {place.form: place.page for place in self.places if isinstance(place, WordField)}
 
+    def sent_by(self, url: str, count: int) -> WordField | None:
+        """Return the field that a request's text was typed into, and count its button; None without one."""
+        parts = urlsplit(url)
+        typed = dict(parse_qsl(parts.query, keep_blank_values=True))
+        at = f"{parts.hostname}{parts.path}"
+        for place in self.places:
+            host_path, name = place.identity
+            if isinstance(place, WordField) and host_path == at and typed.get(name):
+                sent = [each.url for each in place.requests(typed[name], 1.0)]
+                if url in sent:
+                    self.buttons.setdefault(place.form, Counter())[sent.index(url)] += count
+                    return place
+        return None
+
     def take(
-        self, weight_of: Callable[[Hashable], float], words: list[tuple[str, float]], least: float, most: int
+        self,
+        weight_of: Callable[[Hashable], float],
+        words: list[tuple[str, float]],
+        least: float,
+        most: int,
+        recorded: Collection[str] = (),
     ) -> list[WordRequest]:
         """Return the likeliest requests that were not returned before.
 
@@ -153,8 +196,9 @@ class WordRequests:
             words: likeliest words first.
             least: weight that a request must have.
             most: maximum number of words over all places.
+            recorded: URLs that need no request.
         """
-        places = list(self.places.items())
+        places = [each for each in self.places.items() if each[0].identity not in self.closed]
         by_key = with_beginnings(words) if any(place.by_key for place in self.places) else words
         texts = [by_key if place.by_key else words for place in self.places]
         heap: list[tuple[float, int, int]] = []
@@ -169,13 +213,22 @@ class WordRequests:
         for number in range(len(places)):
             push(number, 0)
         found: list[WordRequest] = []
-        for _ in range(most):
-            if not heap or -heap[0][0] < least:
-                break
+        while heap and most > 0 and -heap[0][0] >= least:
             weight, number, rank = heapq.heappop(heap)
             place, given = places[number]
             text = texts[number][rank][0]
             given.add(text)
-            found += place.requests(text, -weight)
+            sent = [each for each in self._requests(place, text, -weight) if each.url not in recorded]
+            found += sent
+            most -= bool(sent)
             push(number, rank + 1)
         return found
+
+    def _requests(self, place: WordField | WordTemplate, text: str, weight: float) -> list[WordRequest]:
+        """Return the requests of a word; buttons that were missed seldom, if others were, are unlikely."""
+        sent = place.requests(text, weight)
+        counts = self.buttons.get(place.form) if isinstance(place, WordField) else None
+        if not counts:
+            return sent
+        likeliest = max(counts.values()) + 1
+        return [replace(each, weight=weight * (counts[at] + 1) / likeliest) for at, each in enumerate(sent)]
