@@ -18,6 +18,7 @@ DAMPING = 0.85
 """Share of a page's weight that its links receive; the rest is a visitor who leaves."""
 
 _AGAIN = 1.25  # growth of a weight after which it is sorted in again
+_NEGLIGIBLE = 1e-6  # weight that is not handed on alone: cycles of links would hand it on without end
 _WORTH = 8.0  # a fetched page hands on what it received since if that is this much of a waiting URL's weight
 
 
@@ -106,7 +107,7 @@ class HarvestFrontier:
 
     def _first(self) -> Pending | None:
         """Return the first URL to fetch; what is sorted before it hands its late weight on."""
-        while self._heap:
+        while self._heap and self.waiting:
             queued, _, pending = self._heap[0]
             if -queued == pending.queued and not pending.taken:
                 return pending
@@ -169,6 +170,8 @@ class HarvestFrontier:
             if not pending.leads or not pending.url:
                 return
             weight = pending.late * max(pending.shares) * _WORTH
+            if weight < _NEGLIGIBLE:
+                return
         if weight > _AGAIN * pending.queued:
             pending.queued = weight
             heapq.heappush(self._heap, (-weight, pending.number, pending))

@@ -51,6 +51,7 @@ from stillweb.record.harvest.misses import PlainRequest, plain_requests
 from stillweb.record.harvest.page import HtmlPage, Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
 from stillweb.record.harvest.typed import TypedText
+from stillweb.record.harvest.words import typed_form
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 from stillweb.record.recording import begin, repair_archive
@@ -196,7 +197,9 @@ async def harvest(
                 interval=1 / options.rate if options.rate else 0.0,
                 cookies=cookies,
             )
-            return await run.run(await stack.enter_async_context(fetcher))
+            report = await run.run(await stack.enter_async_context(fetcher))
+        run.typed.write_rules()  # of the index that the writer has just written
+        return report
 
 
 class _Harvest:
@@ -218,7 +221,7 @@ class _Harvest:
         self._followed: dict[tuple[str, str], bool] = {}
         self._frontier = HarvestFrontier()
         self._parsed: set[str] = set()
-        self._typed = TypedText(collection, self._frontier, self._recorded, options.words)
+        self.typed = TypedText(collection, self._frontier, self._recorded, options.words)
         self._until_words = _WORDS_EVERY
         self._post_forms = PostForms()
         self._tokens = Tokens()
@@ -245,7 +248,7 @@ class _Harvest:
         try:
             self._limit_time(_MISSES_SHARE)
             await self._send_plain(fetcher, missed)
-            self._typed.add_requests(missed, self._options.misses, self._options.walked)
+            self.typed.add_requests(missed, self._options.misses, self._options.walked)
             forms, words = bool(self._options.forms), bool(self._options.words)
             self._limit_time(_PAGES_SHARE if forms or words else 1.0)
             await self._fetch_all(fetcher)
@@ -254,7 +257,6 @@ class _Harvest:
                 await self._send_forms(fetcher)
             self._limit_time(1.0)
             await self._fetch_all(fetcher)
-            self._typed.write_rules()
         finally:
             if self._secrets is not None:
                 sweep(self._writer, self._secrets)
@@ -266,7 +268,7 @@ class _Harvest:
     def _read_recorded(self) -> str:
         """Take the links of what is recorded; return the URL to start a visit from."""
         state = self._read_state()
-        self._typed.read_rules()
+        self.typed.read_rules()
         documents = []
         for capture in self._collection.captures():
             if capture.method != "GET":
@@ -297,12 +299,12 @@ class _Harvest:
                 return {"parsed": []}
             for url, referer, weight in state["waiting"]:
                 self._frontier.add(str(url), str(referer), float(weight))
-            self._typed.read_state(state)
+            self.typed.read_state(state)
             self._parsed = set(state["parsed"])
             for form, page, weight in TypeAdapter(list[tuple[HtmlForm, str, float]]).validate_python(
                 state["forms"]
             ):
-                self._typed.places.add_form(form, page)
+                self.typed.places.add_form(form, page)
                 self._frontier.add_other(form, weight)
             for post, weight in TypeAdapter(list[tuple[PostForm, float]]).validate_python(state["posts"]):
                 self._post_forms.waiting.append(post)
@@ -320,11 +322,11 @@ class _Harvest:
         state = {
             "version": _STATE_VERSION,
             "waiting": self._frontier.waiting_urls(),
-            **self._typed.state(),
+            **self.typed.state(),
             "parsed": sorted(self._parsed),
             "forms": [
                 (asdict(form), page, self._frontier.weight_of(form))
-                for form, page in self._typed.places.forms().items()
+                for form, page in self.typed.places.forms().items()
             ],
             "posts": [
                 (asdict(post), self._frontier.weight_of(post.key)) for post in self._post_forms.waiting
@@ -413,7 +415,7 @@ class _Harvest:
         async def fetch(url: str) -> Exchange | None:
             return await self._fetch(fetcher, url, "document", pending.referer)
 
-        await self._typed.note_answer(pending.url, exchange, fetch)
+        await self.typed.note_answer(pending.url, exchange, fetch)
         self._on_page(self.report)
 
     async def _is_allowed(self, fetcher: PageFetcher, url: str) -> bool:
@@ -516,7 +518,7 @@ class _Harvest:
             return None
         page = parse_page(pending.url, decoded_body(exchange))
         self._parsed.add(pending.url)
-        self._typed.add_page(pending.url, page, pending.weight)
+        self.typed.add_page(pending.url, page, pending.weight)
         posts = [
             post
             for post in self._post_forms.of(pending.url, page)
@@ -542,7 +544,8 @@ class _Harvest:
                 urls[link.url] = urls.get(link.url, 0.0) + each
         for form in page.forms:
             sent = each * (_UNADDRESSED if form.unaddressed else 1.0)
-            others[form] = _TYPED * sent
+            typed = typed_form(form)
+            others[typed] = others.get(typed, 0.0) + _TYPED * sent
             for lead in form_requests(form, self._options.values):
                 if lead.typed and not self._options.values.by_name:
                     continue  # no visitor types it; words of the site have their own requests
@@ -562,7 +565,7 @@ class _Harvest:
 
     def _add_words(self) -> None:
         """Queue GET forms with the site's own words, if they are likelier than what waits."""
-        for each in self._typed.requests():
+        for each in self.typed.requests():
             if each.plain is not None or self._is_followed(each.url, each.description):
                 self._frontier.add(each.url, each.page, each.weight, each.plain)
 

@@ -8,7 +8,7 @@ links that wait as its misses are to theirs. Misses count only words that were n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from stillweb.collections.layout import Collection
@@ -19,7 +19,14 @@ from stillweb.record.harvest.fetch import recorded_requests
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
 from stillweb.record.harvest.misses import PlainRequest, word_templates
 from stillweb.record.harvest.page import HtmlPage
-from stillweb.record.harvest.words import SiteWords, WordField, WordRequest, WordRequests, WordTemplate
+from stillweb.record.harvest.words import (
+    SiteWords,
+    WordField,
+    WordRequest,
+    WordRequests,
+    WordTemplate,
+    typed_form,
+)
 from stillweb.urls import wire_url
 
 __all__ = ["TypedText"]
@@ -52,7 +59,7 @@ class TypedText:
         """Take the words and fields of a page that visitors reach with a likelihood."""
         self.words.add(page.words, weight, page.shown)
         for form in page.forms:
-            self.places.add_form(form, url)
+            self.places.add_form(typed_form(form), url)
 
     def requests(self) -> list[WordRequest]:
         """Return the next requests with words, if they are likelier than the URLs that wait."""
@@ -111,7 +118,9 @@ class TypedText:
     async def note_answer(self, url: str, exchange: Exchange, fetch: Fetch) -> None:
         """Prove that a search page does not depend on its word, once some words have the same answer."""
         place = self._searches.pop(url, None)
-        if place is None or not self._constant.note(place, exchange):
+        if place is None or place.identity in self.places.closed:
+            return
+        if not self._constant.note(place, exchange):
             return
         words = [word for word, _ in self._likeliest()]
         if await self._constant.prove(place, words, fetch):

@@ -11,13 +11,23 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from urllib.parse import parse_qsl, urlsplit
 
 from stillweb.record.explore.links import HtmlForm, typed_requests
 from stillweb.record.harvest.misses import PlainRequest
 
-__all__ = ["SiteWords", "WordField", "WordRequest", "WordRequests", "WordTemplate", "with_beginnings"]
+__all__ = [
+    "SiteWords",
+    "WordField",
+    "WordRequest",
+    "WordRequests",
+    "WordTemplate",
+    "typed_form",
+    "with_beginnings",
+]
 
+_TEXTS = ("text", "search")  # types of fields that take a word
 _RANKED_AGAIN = 1.3  # growth of all weights after which the words are ranked again
 _BEGINNINGS = 5  # characters of the longest beginning of a word that is sent
 _SHOWN = 0.5  # weight of titles, headings, cells and options, relative to all words of a page
@@ -65,6 +75,20 @@ def with_beginnings(words: list[tuple[str, float]]) -> list[tuple[str, float]]:
         for end in range(1, min(_BEGINNINGS, len(word) - 1) + 1):
             weights[word[:end]] = weights.get(word[:end], 0.0) + weight
     return heapq.nlargest(len(words), weights.items(), key=lambda each: (each[1], each[0]))
+
+
+@lru_cache(maxsize=4096)
+def typed_form(form: HtmlForm) -> HtmlForm:
+    """Return a GET form without what does not count once a word is typed, so that equal forms are one.
+
+    A form without an action names its page's query there, and a search page repeats the last word.
+    """
+    only = sum(each.type in _TEXTS for each in form.fields) == 1
+    fields = tuple(
+        replace(each, value="" if only and each.type in _TEXTS else each.value, names=(), longest=0)
+        for each in form.fields
+    )
+    return replace(form, action=form.action.partition("?")[0], fields=fields, unaddressed=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +180,7 @@ class WordRequests:
     def add_form(self, form: HtmlForm, page: str) -> None:
         """Add the text fields of a form that is not known yet."""
         for at, each in enumerate(form.fields):
-            if each.name and each.type in ("text", "search"):
+            if each.name and each.type in _TEXTS:
                 self.places.setdefault(WordField(form, at, page), set())
 
     def add_template(self, template: WordTemplate) -> None:
