@@ -85,7 +85,7 @@ def test_words_of_a_missed_search_come_before_links_that_are_missed_less(tmp_pat
         typed = TypedText(Collection.create(tmp_path / str(len(missed)), "site"), frontier, set(), 100)
         typed.add_page(HOME, of_page(f"<p>{WORDS}</p>{_SEARCH}"), 1.0)
         frontier.add(f"{HOME}link", "", 0.1)
-        typed.add_requests(list(plain_requests(missed, unsafe=False)), missed, 100)
+        typed.add_requests(list(plain_requests(missed, unsafe=False)), [], missed, 100)
         return [each.url for each in typed.requests()]
 
     seen = Sighting("s", 1, page=HOME)

@@ -15,15 +15,18 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
+from stillweb.http.codec import decode
 from stillweb.matching.parts import Where
 from stillweb.matching.rules import Rule, RuleOrigin, Rules
-from stillweb.model import Capture, Exchange
-from stillweb.record.harvest.fetch import decoded_body
-from stillweb.record.harvest.words import WordField
+from stillweb.model import Capture, Exchange, header
+
+if TYPE_CHECKING:
+    from stillweb.record.harvest.words import WordField
 
 __all__ = ["ANSWERED_ALIKE", "ConstantPages", "write_constant_rules"]
 
@@ -135,4 +138,6 @@ def _digest(exchange: Exchange) -> bytes:
         "application/xhtml+xml",
     ):
         return b""
-    return sha256(decoded_body(exchange)).digest()
+    coding = header(exchange.response.headers, "content-encoding")
+    body = decode(exchange.response.raw_body, coding)
+    return b"" if body is None else sha256(body).digest()

@@ -43,6 +43,7 @@ from stillweb.record.harvest.fetch import (
     decoded_body,
     location_of,
     recorded_fields,
+    recorded_requests,
     refuses_strangers,
     signed_in,
 )
@@ -248,7 +249,8 @@ class _Harvest:
         try:
             self._limit_time(_MISSES_SHARE)
             await self._send_plain(fetcher, missed)
-            self.typed.add_requests(missed, self._options.misses, self._options.walked)
+            known = recorded_requests(self._collection)
+            self.typed.add_requests(missed, known, self._options.misses, self._options.walked)
             forms, words = bool(self._options.forms), bool(self._options.words)
             self._limit_time(_PAGES_SHARE if forms or words else 1.0)
             await self._fetch_all(fetcher)

@@ -8,14 +8,13 @@ links that wait as its misses are to theirs. Misses count only words that were n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.misses import Missed
 from stillweb.model import Exchange
 from stillweb.record.harvest.constant import ConstantPages, Fetch, write_constant_rules
-from stillweb.record.harvest.fetch import recorded_requests
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
 from stillweb.record.harvest.misses import PlainRequest, word_templates
 from stillweb.record.harvest.page import HtmlPage
@@ -73,11 +72,18 @@ class TypedText:
     def _likeliest(self) -> list[tuple[str, float]]:
         return self.words.likeliest(self._most)
 
-    def add_requests(self, plain: Sequence[PlainRequest], missed: Sequence[Missed], steps: int) -> None:
+    def add_requests(
+        self,
+        plain: Sequence[PlainRequest],
+        known: Iterable[PlainRequest],
+        missed: Sequence[Missed],
+        steps: int,
+    ) -> None:
         """Let missed and recorded searches and type-aheads be repeated with the site's other words.
 
         Args:
             plain: missed requests that need no page.
+            known: requests of scripts that are recorded.
             missed: all misses of the same walks.
             steps: number of steps of these walks, 0 if it is unknown.
         """
@@ -91,9 +97,7 @@ class TypedText:
                     counts[field] += miss.count
         for request, at in word_templates(plain, self.words.weights):
             counts[WordTemplate(request, at)] = request.count
-        for request, at in word_templates(
-            recorded_requests(self._collection), self.words.weights, named=True
-        ):
+        for request, at in word_templates(known, self.words.weights, named=True):
             template = WordTemplate(request, at)
             self.places.add_template(template)
             weight = self._measured.get(template.identity, _SUGGESTED / (1 - DAMPING))
