@@ -1,8 +1,8 @@
 """Search pages that answer every word alike, because a script in the browser searches.
 
-Such a page is recorded once, and a rule lets replay ignore the typed word. Only a proof makes a rule: the
-page without a query, words that no site has, numbers, and likely words of the site must all have a body of
-the same bytes. All recorded answers of the path must have that body too, whatever their query is, since a
+Such a page is recorded once, and a rule lets replay ignore the typed word. Only a proof makes a rule. It
+requests the page without a query, with words that no site has, with numbers, and with likely words of the
+site. All bodies must have the same bytes. All recorded answers of the path must have that body too, whatever their query is, since a
 rule holds for a path. A rule that a later recording contradicts is removed.
 
 Only HTML counts. A server that searches returns an empty list, or its error, for many unlike words; a
@@ -105,9 +105,9 @@ def write_constant_rules(collection: Collection, proved: list[Rule]) -> list[Rul
         return []
     suspects = {(rule.host, rule.path) for rule in (*known, *proved)}
     holding = _with_one_answer(collection, suspects)
-    kept = (r for r in rules.volatile if r.evidence != _MARK or (r.host, r.path) in holding)
+    valid = (r for r in rules.volatile if r.evidence != _MARK or (r.host, r.path) in holding)
     new = tuple(rule for rule in proved if (rule.host, rule.path) in holding)
-    merged = merge(replace(rules, volatile=tuple(kept)), Learned(new))
+    merged = merge(replace(rules, volatile=tuple(valid)), Learned(new))
     if merged.own != rules.own:
         write_rules(collection, merged)
     return _constant_rules(merged)
