@@ -2,8 +2,8 @@
 
 Such a page is recorded once, and a rule lets replay ignore the typed word. Only a proof makes a rule. It
 requests the page without a query, with words that no site has, with numbers, and with likely words of the
-site. All bodies must have the same bytes. All recorded answers of the path must have that body too, whatever their query is, since a
-rule holds for a path. A rule that a later recording contradicts is removed.
+site. All bodies must have the same bytes. All recorded answers of the path must have that body too, whatever
+their query is, since a rule holds for a path. A rule that a later recording contradicts is removed.
 
 Only HTML counts. A server that searches returns an empty list, or its error, for many unlike words; a
 document repeats the word, or differs from the document without a query.
