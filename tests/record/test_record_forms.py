@@ -22,6 +22,7 @@ from stillweb.record.crawl.scope import Scope
 from stillweb.record.forms.run import FormsOptions, FormsReport, record_forms
 from stillweb.record.harvest.fetch import PageFetcher
 from stillweb.record.options import ScopeKind
+from stillweb.record.reset import SiteReset
 from stillweb.replay.server.session import Session
 
 HOME = "https://site.test/"
@@ -82,7 +83,7 @@ async def collection(tmp_path: Path, site) -> Collection:
 
 
 async def recorded(collection: Collection, ca, site, **more) -> FormsReport:
-    options = FormsOptions(record=site.options, reset_url=f"{HOME}reset", **more)
+    options = FormsOptions(record=site.options, reset=SiteReset(reset_url=f"{HOME}reset"), **more)
     return await record_forms(collection, ca, SCOPE, options, lambda outcome, left: None)
 
 
@@ -198,10 +199,10 @@ async def test_without_a_reset_a_list_of_all_entries_gets_no_template(
 
 
 async def test_a_reset_that_fails_ends_the_recording(collection: Collection, ca, site) -> None:
-    options = FormsOptions(record=site.options, reset_command="sh -c 'echo no database; exit 3'")
+    options = FormsOptions(record=site.options, reset=SiteReset("sh -c 'echo no database; exit 3'"))
     with pytest.raises(RecordError, match="status 3: no database"):
         await record_forms(collection, ca, SCOPE, options, lambda outcome, left: None)
-    options = replace(options, reset_command="", reset_url=f"{HOME}nothing")
+    options = replace(options, reset=SiteReset(reset_url=f"{HOME}nothing"))
     with pytest.raises(RecordError, match="404"):
         await record_forms(collection, ca, SCOPE, options, lambda outcome, left: None)
 

@@ -28,6 +28,7 @@ __all__ = [
     "FormOutcome",
     "RecordedForms",
     "branches_of",
+    "read_forms",
     "read_outcomes",
     "stored_branches",
     "write_branches",
@@ -61,11 +62,16 @@ class FormOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RecordedForms:
-    """Proved branches of a collection, and the outcome of every form."""
+    """Proved branches of a collection, and the outcome of every form.
+
+    Attributes:
+        reset: whether the site was put back before each recording.
+    """
 
     branches: tuple[Branch, ...]
     outcomes: tuple[FormOutcome, ...]
     vocabulary: Vocabulary
+    reset: bool = False
 
 
 def write_branches(collection: Collection, forms: RecordedForms) -> None:
@@ -75,6 +81,7 @@ def write_branches(collection: Collection, forms: RecordedForms) -> None:
         "branches": [dump(branch) for branch in forms.branches],
         "words": forms.vocabulary.dump(),
         "outcomes": [asdict(outcome) for outcome in forms.outcomes],
+        "reset": forms.reset,
     }
     text = json.dumps(stored, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     write_atomically(_file(collection), lzma.compress(text.encode("ascii")))
@@ -86,11 +93,26 @@ def read_outcomes(collection: Collection) -> list[FormOutcome]:
     Raises:
         CollectionError: if the file is malformed.
     """
+    forms = read_forms(collection)
+    return list(forms.outcomes) if forms else []
+
+
+def read_forms(collection: Collection) -> RecordedForms | None:
+    """Return the recorded forms of a collection; None if no form was recorded.
+
+    Raises:
+        CollectionError: if the file is malformed.
+    """
     path = _file(collection)
     if not path.exists():
-        return []
+        return None
     stored = _read(path.read_bytes(), path)
-    return [FormOutcome(**{**each, "left_out": tuple(each["left_out"])}) for each in stored["outcomes"]]
+    return RecordedForms(
+        tuple(map(load, stored["branches"])),
+        tuple(FormOutcome(**{**each, "left_out": tuple(each["left_out"])}) for each in stored["outcomes"]),
+        Vocabulary.load(stored["words"]),
+        stored.get("reset", False),
+    )
 
 
 def stored_branches(collection: Collection) -> dict[str, str]:

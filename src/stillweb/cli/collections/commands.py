@@ -44,6 +44,7 @@ _FILES_SHOWN = 200
         "learn": "stillweb.cli.collections.learn",
         "pull": "stillweb.cli.collections.push",
         "push": "stillweb.cli.collections.push",
+        "graph": "stillweb.cli.collections.graph",
         "reachability": "stillweb.cli.collections.reachability",
     },
 )

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stillweb.collections.learn.guards import is_csrf
+from stillweb.collections.learn.madevalues import holds_text, with_made_values
 from stillweb.collections.pack.writer import response_head
 from stillweb.http.codec import decode
 from stillweb.matching.derived.branch import (
@@ -50,6 +51,7 @@ from stillweb.model import Exchange, header
 from stillweb.urls import from_timestamp, wire_url
 
 __all__ = [
+    "AFTER",
     "AGAIN",
     "REDIRECT",
     "SHOWN",
@@ -65,8 +67,9 @@ __all__ = [
 ]
 
 _NO_RULES = Rules()
-WRITE, SHOWN, AGAIN, REDIRECT = "write", "shown", "again", "redirect"
-"""Labels of a form's own request, of the page that its redirects lead to, its reload, and redirects."""
+WRITE, SHOWN, AGAIN, REDIRECT, AFTER = "write", "shown", "again", "redirect", "after"
+"""Labels of a form's own request, of the page that its redirects lead to, its reload, redirects, and of what
+its page requests afterwards without being loaded again."""
 
 # Of the message or its transport, or different in each response.
 _LEFT_OUT = re.compile(
@@ -88,10 +91,15 @@ class RecordedStep:
 
 @dataclass(frozen=True, slots=True)
 class RecordedBranch:
-    """One recording of a form: the values sent, and what the site answered from then on."""
+    """One recording of a form: the values sent, and what the site answered from then on.
+
+    Attributes:
+        opened: exchanges before the write, if a script sent it.
+    """
 
     values: tuple[str, ...]
     steps: tuple[RecordedStep, ...]
+    opened: tuple[Exchange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +158,7 @@ def prove(recordings: FormRecordings, rules: Rules = _NO_RULES) -> Proved | Refu
         recordings: of one form.
         rules: of the collection; what they declare volatile in a request is no difference.
     """
+    recordings = with_made_values(recordings)
     if len(recordings.branches) < 3:
         return Refusal("needs two recordings of the same values and one of others")
     for each in recordings.branches[:3]:
@@ -225,7 +234,8 @@ class _Proof:
             if step.label not in touched:
                 continue
             twin = again.get(step.label)
-            found = _StepTexts.of(step, twin, self._encoded) if twin else "only one of two recordings has it"
+            encoded = (self._encoded, [Encodings(value) for value in self._again.values])
+            found = _StepTexts.of(step, twin, *encoded) if twin else "only one of two recordings has it"
             if isinstance(found, str):
                 self._why[step.label] = found
             else:
@@ -245,18 +255,33 @@ class _Proof:
             return Refusal("two requests of the form differ in their fields")
         aliases = self._rules.aliases(self._first.steps[0].exchange.request)
         declared = {name for alias in aliases if not alias.guessed for name in alias.names}
+        made = set(zip(self._first.values, self._again.values, strict=True))
         for number, (leaf, twin) in enumerate(zip(*leaves, strict=True)):
             texts = [leaf_text(part, each) for part, each in zip(parts, (leaf, twin), strict=True)]
             # Branches of one login share its tokens; the recorded pages may be of another login.
             token = is_csrf(leaf.where, leaf.name, parts[0].method) and fits("token", texts[0])
-            if texts[0] != texts[1] or token or f"{leaf.where}:{leaf.name}" in declared:
+            if (
+                (texts[0] != texts[1] and tuple(texts) not in made)
+                or token
+                or (f"{leaf.where}:{leaf.name}" in declared and tuple(texts) not in made)
+            ):
                 self._volatile_leaves[number] = texts
-            self._write_leaves.append(split(texts[0].encode("utf-8", "surrogatepass"), self._encoded))
+            values = () if self._is_constant(number, texts[0]) else self._encoded
+            self._write_leaves.append(split(texts[0].encode("utf-8", "surrogatepass"), values))
         sent = {atom.field for each in self._write_leaves for atom in each.atoms
                 if isinstance(atom, Slot) and f"{PLAIN}" in atom.encodings}  # fmt: skip
         if not sent.issuperset(range(self._recordings.own, len(self._recordings.fields))):
             return Refusal("the request does not hold the values as typed")
         return self._refuse_needed()
+
+    def _is_constant(self, number: int, text: str) -> bool:
+        """Return True if all recordings send a text in a leaf, though a value may be equal to it."""
+        for branch in self._recordings.branches:
+            parts = Parts.of(branch.steps[0].exchange.request)
+            leaves = leaves_of(parts)
+            if len(leaves) > number and leaf_text(parts, leaves[number]) != text:
+                return False
+        return True
 
     def _refuse_needed(self) -> Refusal | None:
         for label in (WRITE, SHOWN):
@@ -318,7 +343,8 @@ class _Proof:
                 self._volatile_leaves[number].append(text)
                 narrowed.append(base)
                 continue
-            found = agree(base, split(text.encode("utf-8", "surrogatepass"), encoded), set())
+            values = encoded if base.values else ()
+            found = agree(base, split(text.encode("utf-8", "surrogatepass"), values), set())
             if isinstance(found, Difference):
                 return f"its request differs in field {leaf.name!r}: {found.text}"
             narrowed.append(replace(base, atoms=found))
@@ -340,7 +366,12 @@ class _Proof:
             (leaves[number] for number, _ in slots),
             ((leaves[number], form) for number, form in volatile),
         )
-        write = Write(first.method, first.url, self._recordings.page, identity, slots, volatile)
+        texts = (each[0] for each in self._volatile_leaves.values())
+        sources = dict.fromkeys(
+            filter(None, (holds_text(self._first.opened, text) for text in texts if text))
+        )
+        page = self._recordings.page
+        write = Write(first.method, first.url, page, identity, slots, volatile, tuple(sources))
         return Branch(
             self._recordings.name,
             fields,
@@ -428,18 +459,34 @@ class _StepTexts:
     body: Split
 
     @classmethod
-    def of(cls, step: RecordedStep, again: RecordedStep, values: Sequence[Encodings]) -> _StepTexts | str:
-        """Return the texts, with what is volatile in them; or why the two recordings do not correspond."""
+    def of(
+        cls,
+        step: RecordedStep,
+        again: RecordedStep,
+        values: Sequence[Encodings],
+        twins: Sequence[Encodings],
+    ) -> _StepTexts | str:
+        """Return the texts, with what is volatile in them; or why the two recordings do not correspond.
+
+        Args:
+            step: of the first recording.
+            again: of the second.
+            values: of the first; those that were typed are equal in both.
+            twins: of the second.
+        """
         response = step.exchange.response
         if response.status != again.exchange.response.status:
             statuses = f"{response.status} and {again.exchange.response.status}"
             return f"two recordings of the same value have status {statuses}"
         found = []
-        for one, other in zip(_texts(step, values), _texts(again, values), strict=True):
+        for one, other in zip(_texts(step, values), _texts(again, twins), strict=True):
             places = volatile_between(one, other)
             if isinstance(places, Difference):
                 return places.text
             one.volatile |= places
+            if isinstance(atoms := agree(one, other, places), Difference):
+                return atoms.text
+            one.atoms = atoms
             found.append(one)
         return cls(response.status, response.mime, _cookies(step.exchange), *found)
 
@@ -518,12 +565,27 @@ def touched_labels(recordings: FormRecordings) -> tuple[frozenset[str], tuple[st
         if label not in before or label not in again or _holds(step.exchange, first.values):
             touched.add(label)
             continue
-        same = _StepTexts.of(before[label], again[label], ())
+        if _is_same(step, before[label]) and _is_same(step, again[label]):
+            clean.append(step.exchange.request.url)
+            continue
+        same = _StepTexts.of(before[label], again[label], (), ())
         if isinstance(same, str) or isinstance(same.narrowed(step, ()), str):
             touched.add(label)
         else:
             clean.append(step.exchange.request.url)
-    return frozenset(touched), tuple(clean)
+    # Requests of one URL get its answers in turn: all of them have a template, or none.
+    urls = {
+        step.exchange.request.url
+        for step in first.steps
+        if step.label in touched and step.label.startswith(AFTER)
+    }
+    touched |= {step.label for step in first.steps if step.exchange.request.url in urls}
+    return frozenset(touched), tuple(url for url in clean if url not in urls)
+
+
+def _is_same(one: RecordedStep, other: RecordedStep) -> bool:
+    return (one.exchange.response.status, _head(one.exchange), _body(one.exchange)) == (
+        other.exchange.response.status, _head(other.exchange), _body(other.exchange))  # fmt: skip
 
 
 def _reproduces(branch: Branch, accepted: Sequence[RecordedBranch]) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote_plus
 
-from stillweb.matching.derived.domain import Domain
+from stillweb.matching.derived.domain import MADE, Domain
 from stillweb.matching.derived.encodings import Encodings
 from stillweb.matching.derived.templates import EncodingSets, Slot, Template, render
 from stillweb.matching.keys import request_key
@@ -109,6 +109,7 @@ class Write:
         identity: of the request without values and volatile leaves, hex.
         slots: number of a leaf, and the template of its text.
         volatile: number of a leaf, and the shape of its text.
+        sources: URLs of responses besides the page that held the texts of volatile leaves.
     """
 
     method: str
@@ -117,6 +118,7 @@ class Write:
     identity: str
     slots: tuple[tuple[int, Template], ...]
     volatile: tuple[tuple[int, str], ...]
+    sources: tuple[str, ...] = ()
 
     @property
     def path(self) -> str:
@@ -233,8 +235,9 @@ class Branch:
         for each, value in zip(self.fields, values, strict=True):  # two forms may cover less than each alone
             if why := each.domain.refuses(value):
                 return Refused(f"{each.name!r} {why}")
-        if any(one.casefold() in other.casefold() for n, one in enumerate(values)
-               for other in (*values[:n], *values[n + 1 :])):  # fmt: skip
+        typed = [v for v, each in zip(values, self.fields, strict=True) if each.domain.kind != MADE]
+        if any(one.casefold() in other.casefold() for n, one in enumerate(typed)
+               for other in (*typed[:n], *typed[n + 1 :])):  # fmt: skip
             return Refused("a value occurs in another field's, and no recording has that")
         encoded = [Encodings(value) for value in values]
         for number, template in self.write.slots:
@@ -300,9 +303,18 @@ class ActiveBranch:
                  if read.answer is not None)  # fmt: skip
         return any(text in html.unescape(each.body.decode("utf-8", "replace")) for each in shown if each)
 
-    def read(self, request: Request, trail: Sequence[str] = ()) -> Rendered | Refused | None:
-        """Return the page at a URL as it is after the write; None if the write does not concern it."""
-        key = request_key("GET", request.url)
+    def read(
+        self, request: Request, trail: Sequence[str] = (), recorded: str = ""
+    ) -> Rendered | Refused | None:
+        """Return the page at a URL as it is after the write; None if the write does not concern it.
+
+        Args:
+            request: to be answered.
+            trail: as in `Read`.
+            recorded: URL of the capture that answers the request otherwise; its volatile parts may differ.
+        """
+        keys = [request_key("GET", url) for url in (request.url, recorded) if url]
+        key = next((each for each in keys if each in self._reads or each in self.branch.clean), keys[0])
         reads = self._reads.get(key)
         if reads is None:
             return None if key in self.branch.clean else Refused("")
@@ -339,6 +351,7 @@ def dump(branch: Branch) -> dict[str, Any]:
             "identity": write.identity,
             "slots": [[number, template.dump(sets)] for number, template in write.slots],
             "volatile": [list(each) for each in write.volatile],
+            **({"sources": list(write.sources)} if write.sources else {}),
         },
         "answer": _dump_answer(branch.answer, sets),
         "reads": [
@@ -375,6 +388,7 @@ def load(stored: dict[str, Any]) -> Branch:
             write["identity"],
             tuple((number, Template.load(pieces, sets)) for number, pieces in write["slots"]),
             tuple((number, form) for number, form in write["volatile"]),
+            tuple(write.get("sources", ())),
         ),
         _load_answer(stored["answer"], sets),
         tuple(

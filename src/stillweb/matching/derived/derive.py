@@ -27,6 +27,7 @@ from stillweb.matching.derived.branch import (
     cookies_set,
     path_of,
 )
+from stillweb.matching.derived.domain import MADE
 from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.matching.keys import request_key
 from stillweb.model import GUESSES, MUTATIONS, Match, Request, Tier, header
@@ -161,7 +162,10 @@ class DerivedAnswers:
     def _read(
         self, active: ActiveBranch, request: Request, match: Match
     ) -> tuple[Match, Entry | None] | None:
-        found = active.read(request, self.trail)
+        recorded = self.index.entry(match.entry).url if match.entry >= 0 else ""
+        if not recorded and self.index.lookup(request_key("GET", request.url)):
+            return None  # recorded with other request fields, such as another Accept
+        found = active.read(request, self.trail, recorded)
         if found is None:
             return None
         if isinstance(found, Rendered):
@@ -211,7 +215,9 @@ class DerivedAnswers:
         if branch.searches:
             found = next(filter(None, map(self.branches.vocabulary.may_find, values)), "")
             return f"the search may find {found!r}" if found else ""
-        if any(map(self.branches.vocabulary.has_text, values[branch.own :])):
+        own = zip(values[branch.own :], branch.fields[branch.own :], strict=True)
+        typed = [value for value, each in own if each.domain.kind != MADE]
+        if any(map(self.branches.vocabulary.has_text, typed)):
             return "a value is a text of a recorded page, which the site may treat as taken"
         for name, text in branch.volatile_texts(request):
             if text and not self._is_known(branch, request, text):
@@ -221,7 +227,11 @@ class DerivedAnswers:
     def _is_known(self, branch: Branch, request: Request, text: str) -> bool:
         """Return True if a page that has the form holds the value of a hidden field."""
         pages = [
-            page for page in dict.fromkeys((header(request.headers, "referer"), branch.write.page)) if page
+            page
+            for page in dict.fromkeys(
+                (header(request.headers, "referer"), branch.write.page, *branch.write.sources)
+            )
+            if page
         ]
         if self.active is not None and any(self.active.holds(page, text) for page in pages):
             return True

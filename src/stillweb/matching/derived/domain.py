@@ -15,12 +15,18 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-__all__ = ["Domain", "FieldKind", "Kind", "shape"]
+from stillweb.matching.values import fits, shape_of
+
+__all__ = ["MADE", "Domain", "FieldKind", "Kind", "shape"]
 
 Kind = str
 """Kind of a field: one of `FieldKind`."""
 
 FieldKind = ("text", "number", "date", "email")
+
+MADE: Kind = "made"
+"""Kind of a value that the page's script makes up or computes; its domain has one shape of
+`stillweb.matching.values`, or least and greatest number."""
 
 _RUNS = re.compile(r"(\w+)", re.UNICODE)
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[a-z]{2,}")
@@ -77,6 +83,12 @@ class Domain:
     @classmethod
     def of(cls, kind: Kind, values: Sequence[str]) -> Domain:
         """Return the domain that some recorded values span."""
+        if kind == MADE:
+            shapes = frozenset({shape_of(list(values))})
+            made = [_number("number", value) for value in values] if shapes == {"any"} else [None]
+            known = [number for number in made if number is not None]
+            span = (min(known), max(known)) if len(known) == len(made) else (None, None)
+            return cls(kind, shapes, frozenset(), _range(map(len, values)), (0, 0), (0, 0), *span)
         cuts = [_cut(value) for value in values]
         words = [word for found, _ in cuts for word in found]
         numbers = [_number(kind, value) for value in values]
@@ -93,6 +105,11 @@ class Domain:
 
     def refuses(self, value: str) -> str:
         """Return why no recording covers a value; "" if one does."""
+        if self.kind == MADE:
+            if self.low is not None or "any" in self.shapes:
+                return self._refuses_number(value)
+            known = any(fits(each, value) for each in self.shapes)
+            return "" if known else "is unlike the recorded ones"
         if self.kind in ("number", "date"):
             return self._refuses_number(value)
         if self.kind == "email" and not _EMAIL.fullmatch(value):
@@ -141,7 +158,7 @@ class Domain:
 
 def _number(kind: Kind, value: str) -> int | None:
     """Return a number, or the ordinal of a date; None if the value is not in its plain spelling."""
-    if kind == "number":
+    if kind in ("number", MADE):
         return int(value) if re.fullmatch(r"0|[1-9][0-9]{0,14}", value, re.ASCII) else None
     if kind == "date" and re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value, re.ASCII):
         try:

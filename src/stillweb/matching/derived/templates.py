@@ -197,13 +197,14 @@ def _bounded(encoded: bytes) -> bytes:
 def volatile_between(first: Split, again: Split) -> set[int] | Difference:
     """Return the places that differ between two recordings of the same values.
 
-    Places where a slot stands in one of them only are a difference: the recordings are not of one state.
+    Places where only one of them has a slot are a difference: the recordings are not of one state.
     """
     if len(first.atoms) != len(again.atoms):
         return Difference("two recordings of the same value differ in more than single words")
     places = set()
     for place, (one, other) in enumerate(zip(first.atoms, again.atoms, strict=True)):
-        if one == other:
+        both = isinstance(one, Slot) and isinstance(other, Slot) and one.field == other.field
+        if both or (one == other) or _is_one_text(first, again, place):
             continue
         if not isinstance(one, bytes) or not isinstance(other, bytes) or not _same_kind(one, other):
             return Difference(f"two recordings of the same value differ: {_around(first, again, place)}")
@@ -220,35 +221,61 @@ def agree(base: Split, other: Split, volatile: set[int], *, counts: bool = False
         volatile: places that differ between two recordings of the same values.
         counts: whether numbers may be lengths; two recordings alone do not prove it.
     """
-    if len(base.atoms) != len(other.atoms):
-        place = next(
-            (n for n, (a, b) in enumerate(zip(base.atoms, other.atoms, strict=False))
-             if a != b and n not in volatile and (isinstance(a, bytes) or isinstance(b, bytes))
-             and not isinstance(a, Count)),
-            min(len(base.atoms), len(other.atoms)),
-        )  # fmt: skip
-        return Difference(f"more than the value differs: {_around(base, other, place)}")
+    if why := _other_length(base, other, volatile):
+        return Difference(why)
     atoms: list[Atom] = []
-    for place, (one, two) in enumerate(zip(base.atoms, other.atoms, strict=True)):
-        if isinstance(one, Slot) and isinstance(two, Slot) and one.field == two.field:
-            both = one.encodings & two.encodings
-            if not both:
-                return Difference(f"the value is written in no known encoding: {_around(base, other, place)}")
-            atoms.append(Slot(one.field, both))
-        elif isinstance(one, Count) and isinstance(two, bytes) and _is_number(two):
-            count = one.narrowed(other.values, int(two))
-            if count is None:
-                return Difference(f"a number depends on the value: {_around(base, other, place)}")
-            atoms.append(count)
-        elif not isinstance(one, bytes) or not isinstance(two, bytes):
-            return Difference(f"a value is in one recording only: {_around(base, other, place)}")
-        elif one == two or place in volatile or _is_time(base, other, place):
-            atoms.append(one)
-        elif counts and (counted := _count(base, other, one, two)):
-            atoms.append(counted)
-        else:
-            return Difference(f"a part depends on the value: {_around(base, other, place)}")
+    for place in range(len(base.atoms)):
+        atom = _common(base, other, place, may_differ=place in volatile, counts=counts)
+        if isinstance(atom, str):
+            return Difference(f"{atom}: {_around(base, other, place)}")
+        atoms.append(atom)
     return atoms
+
+
+def _common(base: Split, other: Split, place: int, *, may_differ: bool, counts: bool) -> Atom | str:
+    """Return the atom that two recordings allow at a place, or why there is none."""
+    one, two = base.atoms[place], other.atoms[place]
+    if isinstance(one, Slot) and isinstance(two, Slot) and one.field == two.field:
+        both = one.encodings & two.encodings
+        return Slot(one.field, both) if both else "the value is written in no known encoding"
+    if isinstance(one, Count) and isinstance(two, bytes) and _is_number(two):
+        return one.narrowed(other.values, int(two)) or "a number depends on the value"
+    if _is_one_text(base, other, place):
+        return _literal(base, one)
+    if not isinstance(one, bytes) or not isinstance(two, bytes):
+        return "a value is in one recording only"
+    if one == two or may_differ or _is_time(base, other, place):
+        return one
+    return (_count(base, other, one, two) if counts else None) or "a part depends on the value"
+
+
+def _other_length(base: Split, other: Split, volatile: set[int]) -> str:
+    """Return where two recordings differ in their number of atoms, "" if they do not."""
+    if len(base.atoms) == len(other.atoms):
+        return ""
+    place = next(
+        (n for n, (a, b) in enumerate(zip(base.atoms, other.atoms, strict=False))
+         if a != b and n not in volatile and (isinstance(a, bytes) or isinstance(b, bytes))
+         and not isinstance(a, Count)),
+        min(len(base.atoms), len(other.atoms)),
+    )  # fmt: skip
+    return f"more than the value differs: {_around(base, other, place)}"
+
+
+def _is_one_text(first: Split, second: Split, place: int) -> bool:
+    """Return True for equal bytes that are a value in one recording only, by coincidence."""
+    one, two = first.atoms[place], second.atoms[place]
+    if isinstance(one, Slot) == isinstance(two, Slot):
+        return False
+    text = _literal(first, one)
+    return bool(text) and text == _literal(second, two)
+
+
+def _literal(split: Split, atom: Atom) -> bytes:
+    """Return the bytes that an atom stands for in its recording; empty for a count."""
+    if isinstance(atom, Slot):
+        return split.values[atom.field].agreed(atom.encodings) or b""
+    return atom if isinstance(atom, bytes) else b""
 
 
 def render(template: Template, values: Sequence[Encodings]) -> bytes | None:

@@ -13,11 +13,10 @@ writes then differ in more than the value, and get no template.
 from __future__ import annotations
 
 import asyncio
-import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import httpx
 
@@ -40,8 +39,7 @@ from stillweb.collections.learn.branches import (
 )
 from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.pack.seal import seal
-from stillweb.collections.warc.writer import CollectionWriter
-from stillweb.errors import RecordError, UpstreamUnreachable
+from stillweb.errors import UpstreamUnreachable
 from stillweb.matching.derived.branch import Branch
 from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.model import Capture, Exchange
@@ -50,20 +48,24 @@ from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.links import HtmlForm
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import FormValues, Values
+from stillweb.record.forms.drive import KeepingWriter, ScriptRun
 from stillweb.record.forms.plan import FormData, FormVariant, PlannedForm, encode_form, plan_forms
+from stillweb.record.forms.scripts import ScriptForm, read_all_scripts
 from stillweb.record.forms.sentinels import LEVELS, sentinels
 from stillweb.record.harvest.fetch import (
     PageFetcher,
     TooLarge,
+    cookies_of,
     decoded_body,
     location_of,
     recorded_fields,
-    signed_in,
+    signed_in_state,
 )
 from stillweb.record.harvest.page import parse_page
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 from stillweb.record.redaction.redactor import secrets_of
+from stillweb.record.reset import SiteReset
 
 __all__ = ["FormsOptions", "FormsReport", "record_forms"]
 
@@ -72,7 +74,6 @@ _DOCUMENTS = (*_HTML, "application/json", "application/xml", "text/xml", "text/p
 _REDIRECTS = 5
 _UNRECORDED, _WORDS = 8, 8  # pages that are not recorded, and words of theirs that are searched for
 _AS_IT_IS = 2  # sets of values of a form without values: it is sent three times
-_SAID = 2000  # characters of a failed command's output in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +99,16 @@ class FormsOptions:
             min=0,
         ),
     ] = 0
-    reset_command: Annotated[
-        str, Option("Command that puts the site back to its first state; run before each recording.")
-    ] = ""
-    reset_url: Annotated[
-        str, Option("URL that puts the site back by POST; requested before each recording.", metavar="URL")
-    ] = ""
+    reset: SiteReset = field(default_factory=SiteReset)
+    script: Annotated[
+        tuple[ScriptForm, ...],
+        Option(
+            "YAML file of forms that a script sends, and the steps that fill and send them. Repeatable.",
+            path="existing file",
+            parse=read_all_scripts,
+            repeat=True,
+        ),
+    ] = ()
     values: FormValues = field(default_factory=Values)
     avoid: AvoidRules = field(default_factory=AvoidRules.of)
     login: Login | None = None
@@ -142,16 +147,18 @@ async def record_forms(
     with locked(collection):
         collection.require_archive()
         fields = recorded_fields(collection)
-        cookies, record = await signed_in(collection, ca, options.login, options.record)
+        state, record = await signed_in_state(collection, ca, options.login, options.record)
         options = replace(options, record=record)
         stored = Collection(collection.path, BRANCHES)
         if not stored.path.exists():
             stored = Collection.create(collection.path, BRANCHES)
-        async with PageFetcher(options.record, fields, cookies=cookies) as fetcher:
-            with CollectionWriter(stored, prefix="form") as writer:
+        async with PageFetcher(options.record, fields, cookies=cookies_of(state)) as fetcher:
+            with KeepingWriter(stored, prefix="form") as writer:
                 run = _FormsRun(collection, writer, scope, options, fetcher)
                 report = FormsReport(await run.run(on_form))
-        write_branches(collection, RecordedForms(tuple(run.proved), tuple(report.outcomes), run.vocabulary))
+                report.outcomes += await run.run_scripts(ca, state, on_form)
+        forms = tuple(run.proved), tuple(report.outcomes), run.vocabulary
+        write_branches(collection, RecordedForms(*forms, bool(options.reset)))
         report.environment_id = seal(collection).environment_id
         return report
 
@@ -168,7 +175,7 @@ class _FormsRun:
     def __init__(
         self,
         collection: Collection,
-        writer: CollectionWriter,
+        writer: KeepingWriter,
         scope: Scope,
         options: FormsOptions,
         fetcher: PageFetcher,
@@ -186,6 +193,7 @@ class _FormsRun:
         self._before: dict[str, tuple[RecordedStep, RecordedStep]] = {}
         self._variants: list[FormVariant] = []
         self._form_pages: list[str] = []
+        self._script_pages: list[str] = []
         self.vocabulary = Vocabulary()
         self.proved: list[Branch] = []
 
@@ -206,6 +214,26 @@ class _FormsRun:
             on_form(outcome, len(pairs) - number - 1)
         return outcomes
 
+    async def run_scripts(
+        self, ca: CertAuthority, state: Mapping[str, Any], on_form: OnForm
+    ) -> list[FormOutcome]:
+        """Record the forms that scripts send."""
+        run = ScriptRun(
+            self._collection,
+            self._writer,
+            self._scope,
+            self._options.record,
+            self._fetcher,
+            self._options.reset,
+            self._options.avoid,
+            self.vocabulary,
+            self._stored,
+        )
+        pages = self._script_pages[: self._options.forms]
+        outcomes = await run.run(ca, state, self._options.script, pages, on_form)
+        self.proved += run.proved
+        return outcomes
+
     def _plan(self) -> list[PlannedForm]:
         """Read the recorded documents for their forms and their words."""
         wanted = frozenset(self._options.page)
@@ -223,6 +251,8 @@ class _FormsRun:
             if capture.mime not in _HTML:
                 continue
             page = parse_page(capture.url, body)
+            if b"<script" in body.lower() and (not wanted or capture.url in wanted):
+                self._script_pages.append(capture.url)
             self._linked.update(
                 link.url
                 for link in page.links
@@ -460,27 +490,7 @@ class _FormsRun:
         return redacted[0]
 
     async def _reset(self) -> None:
-        """Put the site back to its first state, if the options say how."""
-        if self._options.reset_command:
-            process = await asyncio.create_subprocess_exec(
-                *shlex.split(self._options.reset_command),
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-            )
-            said, _ = await process.communicate()
-            if process.returncode:
-                text = said.decode("utf-8", "replace")[-_SAID:].strip()
-                raise RecordError(
-                    f"--reset-command ended with status {process.returncode}: {text}",
-                    hint=f"run it in a shell: {self._options.reset_command}",
-                )
-        if self._options.reset_url:
-            exchange = await self._fetcher.fetch(self._options.reset_url, body=b"")
-            if exchange.response.status >= 400:
-                raise RecordError(
-                    f"--reset-url answered {exchange.response.status}: {self._options.reset_url}",
-                    hint="the URL must answer a POST without data with a status below 400",
-                )
+        await self._options.reset.run(self._options.record)
 
 
 def _pairs(variants: Sequence[FormVariant]) -> list[tuple[FormVariant, FormVariant]]:

@@ -40,12 +40,15 @@ from stillweb.urls import host_of, origin_of, to_timestamp
 __all__ = [
     "PageFetcher",
     "TooLarge",
+    "cookies_of",
     "decoded_body",
     "location_of",
     "recorded_fields",
     "recorded_requests",
     "refuses_strangers",
     "signed_in",
+    "signed_in_state",
+    "visitor_fields",
 ]
 
 _TIMEOUT = 30.0
@@ -62,6 +65,11 @@ class TooLarge(Exception):
     """A response body is longer than the limit."""
 
 
+def visitor_fields(headers: Headers) -> Headers:
+    """Return the request fields that do not belong to one request, such as cookies and referer."""
+    return tuple((name, value) for name, value in headers if name.lower() not in _NOT_SENT)
+
+
 def recorded_fields(collection: Collection) -> dict[str, Headers]:
     """Return the request fields that the recording's browser sent, by request destination.
 
@@ -75,9 +83,7 @@ def recorded_fields(collection: Collection) -> dict[str, Headers]:
         request = collection.read_capture(capture).request
         kind = destination(request.headers)
         if kind not in found:
-            found[kind] = tuple(
-                (name, value) for name, value in request.headers if name.lower() not in _NOT_SENT
-            )
+            found[kind] = visitor_fields(request.headers)
     return found
 
 
@@ -100,7 +106,7 @@ def recorded_requests(collection: Collection) -> Iterator[PlainRequest]:
         if destination(headers) != "empty" and not (is_json and not destination(headers)):
             continue
         page = header(headers, "referer")
-        fields = tuple((name, value) for name, value in headers if name.lower() not in _NOT_SENT)
+        fields = visitor_fields(headers)
         for url in similar:
             yield PlainRequest("GET", url, "empty", page, fields)
 
@@ -356,16 +362,24 @@ async def signed_in(
     collection: Collection, ca: CertAuthority, login: Login | None, options: RecordOptions
 ) -> tuple[httpx.Cookies, RecordOptions]:
     """Return the cookies of a login, and options that redact its secrets; only login steps use a browser."""
+    state, options = await signed_in_state(collection, ca, login, options)
+    return cookies_of(state), options
+
+
+async def signed_in_state(
+    collection: Collection, ca: CertAuthority, login: Login | None, options: RecordOptions
+) -> tuple[Mapping[str, Any], RecordOptions]:
+    """Return the storage state of a login, {} without one, and options that redact its secrets."""
     if login is None:
-        return httpx.Cookies(), options
+        return {}, options
     pages = collection.page_list()
     seed = next((page.url for page in pages if page.seed), pages[0].url if pages else "")
     pinned = pinning_of(collection.manifest())
     session = await log_in_separately(ca, login, pinned, seed, options, executable=None)
-    return _cookies_of(session.state), options.knowing(session.secrets)
+    return session.state or {}, options.knowing(session.secrets)
 
 
-def _cookies_of(state: Mapping[str, Any] | None) -> httpx.Cookies:
+def cookies_of(state: Mapping[str, Any] | None) -> httpx.Cookies:
     """Return the cookies of a storage state in Playwright's format."""
     cookies = httpx.Cookies()
     for each in (state or {}).get("cookies", ()):

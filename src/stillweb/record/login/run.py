@@ -54,6 +54,7 @@ __all__ = [
     "log_in_manually",
     "log_in_separately",
     "redacted_state",
+    "run_step",
 ]
 
 _A_DAY = 86400.0
@@ -357,7 +358,7 @@ async def _attempt(browser: Browser, settings: ContextSettings, login: Login) ->
         for number, step in enumerate(login.steps, 1):
             location = f"{login.source}: step {number} ({step})"
             try:
-                await _run_step(page, activity, step)
+                await run_step(page, activity, step)
             except (PlaywrightError, InfraError) as error:
                 raise _step_error(location, error, page, activity) from error
             except TimeoutError as error:  # not the cause: it is an OSError, as of a full disk
@@ -390,7 +391,8 @@ def _busy_status(activity: Activity) -> int:
     return statuses[-1] if statuses and statuses[-1] in BUSY else 0
 
 
-async def _run_step(page: Page, activity: Activity, step: LoginStep) -> None:
+async def run_step(page: Page, activity: Activity, step: LoginStep) -> None:
+    """Perform a step and wait until the page has settled."""
     timeout = 1000 * _STEP_SECONDS
     if step.goto:
         await page.goto(step.goto, timeout=timeout)

@@ -1,0 +1,405 @@
+"""Record a script form: drive its page in a browser, then request the recorded documents behind it.
+
+Each recording is a fresh browser context behind the recording proxy, with a seed and a start time of its own,
+so that what the page's script makes up (an identifier, a time) differs between two recordings of the same
+values. The request that holds the values is the write. The documents that the page requested before it are
+requested once more afterwards, with the same fields: they are what a reload shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import httpx
+from playwright.async_api import Browser
+from playwright.async_api import Error as PlaywrightError
+
+from stillweb.browser.activity import Activity
+from stillweb.browser.cdp.session import PageProbe
+from stillweb.browser.context import open_context
+from stillweb.browser.launch import launch
+from stillweb.browser.profile import Pinning, Profile
+from stillweb.browser.settle import settle
+from stillweb.certs import CertAuthority
+from stillweb.collections.branches import FormOutcome
+from stillweb.collections.layout import Collection
+from stillweb.collections.learn.branches import (
+    AFTER,
+    WRITE,
+    FormRecordings,
+    RecordedBranch,
+    RecordedStep,
+    Refusal,
+    objection,
+    prove,
+)
+from stillweb.collections.learn.rules import read_rules
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.frames import RecordFrames
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.errors import InfraError, UpstreamUnreachable
+from stillweb.matching.derived.branch import Branch, leaf_text, leaves_of
+from stillweb.matching.derived.vocabulary import Vocabulary
+from stillweb.matching.parts import Parts
+from stillweb.matching.resolver import Policy, SessionState, advance, resolve
+from stillweb.model import MUTATIONS, Capture, Exchange, Headers
+from stillweb.record.crawl.scope import Scope
+from stillweb.record.explore.plan import AvoidRules
+from stillweb.record.forms.scripts import CANDIDATES, ScriptForm, candidates, perform
+from stillweb.record.forms.sentinels import sentinels
+from stillweb.record.harvest.fetch import PageFetcher, TooLarge, visitor_fields
+from stillweb.record.options import RecordOptions
+from stillweb.record.proxy.proxy import recording_proxy
+from stillweb.record.proxy.running import RecordingProxy
+from stillweb.record.recording import pinning_of
+from stillweb.record.reset import SiteReset
+
+__all__ = ["KeepingWriter", "RecordedProbe", "ScriptDriver", "ScriptRun"]
+
+_PAGE_SECONDS = 60.0
+_NEEDED = 3  # recordings without which nothing is proved
+_DRAIN_SECONDS = 5.0
+_APART = timedelta(minutes=7, seconds=13)  # between the clocks of two recordings
+_DOCUMENTS = frozenset(
+    {"text/html", "application/xhtml+xml", "application/json", "application/xml", "text/xml", "text/plain"}
+)
+
+
+class KeepingWriter(CollectionWriter):
+    """A writer that also keeps the exchanges of the current recording.
+
+    Attributes:
+        taken: exchanges as written, since the list was last cleared.
+    """
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        self.taken: list[Exchange] = []
+
+    def write(
+        self, exchange: Exchange, beside: RecordFrames | None = None, redactions: Iterable[Any] = ()
+    ) -> Capture:
+        self.taken.append(exchange)
+        return super().write(exchange, beside, redactions)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedProbe:
+    """A document to request after a form.
+
+    Attributes:
+        url: as the browser requested it.
+        recorded: URL of the capture that answers it in the collection; they differ in volatile parameters.
+        fields: request fields.
+        status: of the recorded response.
+    """
+
+    url: str
+    recorded: str
+    fields: Headers
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Driven:
+    """One recording in the browser; requests have the URLs of the captures that answer them."""
+
+    opened: tuple[Exchange, ...]
+    write: Exchange
+    shown: tuple[Exchange, ...]
+    probes: tuple[RecordedProbe, ...]
+    cookies: httpx.Cookies
+
+
+@dataclass(slots=True)
+class ScriptDriver:
+    """Drives pages for the recordings of script forms.
+
+    Attributes:
+        pinned: profile and pinning of the collection.
+        state: storage state of the login, {} without one.
+        pack: of the collection, whose captures name the documents.
+    """
+
+    browser: Browser
+    recording: RecordingProxy
+    writer: KeepingWriter
+    scope: Scope
+    pinned: tuple[Profile, Pinning]
+    pack: Pack
+    policy: Policy
+    state: Mapping[str, Any] = field(default_factory=dict)
+    _visits: int = 0
+
+    async def find(self, page_url: str, avoid: AvoidRules) -> list[ScriptForm]:
+        """Return the script forms of a page; none if it cannot be opened."""
+        context = await self._context()
+        try:
+            activity = Activity(context)
+            page = await context.new_page()
+            await page.goto(page_url, timeout=1000 * _PAGE_SECONDS)
+            await settle(page, activity, cap=_PAGE_SECONDS)
+            found = await (await PageProbe.of(page)).evaluate(CANDIDATES)
+            return candidates(page_url, found, avoid)
+        except (PlaywrightError, InfraError):
+            return []
+        finally:
+            await context.close()
+
+    async def record(
+        self, form: ScriptForm, values: Sequence[str], fetcher: PageFetcher
+    ) -> tuple[RecordedBranch, tuple[RecordedProbe, ...]] | str:
+        """Return a recording and the documents that it requested; or why the form was not sent.
+
+        Args:
+            form: to fill and send.
+            values: of its fields.
+            fetcher: requests the documents after the write.
+        """
+        try:
+            driven = await self._drive(form, values)
+        except (PlaywrightError, InfraError, TimeoutError) as error:
+            return f"the page could not be driven: {str(error).partition(chr(10))[0] or 'timeout'}"
+        if isinstance(driven, str):
+            return driven
+        visit = replace(fetcher, cookies=driven.cookies)
+        steps = [RecordedStep(WRITE, driven.write)]
+        steps += [RecordedStep(f"{AFTER} {number}", each) for number, each in enumerate(driven.shown)]
+        steps += await request_all(visit, driven.probes)
+        return RecordedBranch(tuple(values), tuple(steps), driven.opened), driven.probes
+
+    async def _context(self) -> Any:
+        self._visits += 1
+        profile, pinning = self.pinned
+        apart = replace(
+            pinning, seed=pinning.seed + self._visits, start=pinning.start + self._visits * _APART
+        )
+        return await open_context(
+            self.browser,
+            proxy=self.recording.url,
+            profile=profile,
+            pinning=apart,
+            storage_state=dict(self.state) or None,
+        )
+
+    async def _drive(self, form: ScriptForm, values: Sequence[str]) -> _Driven | str:
+        self.writer.taken.clear()
+        context = await self._context()
+        try:
+            activity = Activity(context)
+            page = await context.new_page()
+            await page.goto(form.page, timeout=1000 * _PAGE_SECONDS)
+            await settle(page, activity, cap=_PAGE_SECONDS)
+            await perform(page, activity, form, values)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.recording.idle(), _DRAIN_SECONDS)
+            cookies = _cookies(await context.cookies())
+        finally:
+            await context.close()
+        return self._sorted(list(self.writer.taken), values, cookies)
+
+    def _sorted(
+        self, taken: Sequence[Exchange], values: Sequence[str], cookies: httpx.Cookies
+    ) -> _Driven | str:
+        """Return the exchanges before and after the one that holds the values."""
+        writes = [each for each in taken if each.request.method in MUTATIONS]
+        holding = [each for each in writes if _holds(each, values)]
+        if not holding:
+            return "the page's script sends no write that holds the values"
+        if len(writes) > 1:
+            others = ", ".join(f"{e.request.method} {e.request.url}" for e in writes if e is not holding[0])
+            return f"the page's script sends other writes too: {others}"
+        at = next(number for number, each in enumerate(taken) if each is holding[0])
+        named = self._named(taken)
+        probes = tuple(
+            RecordedProbe(each.request.url, url, visitor_fields(each.request.headers), each.response.status)
+            for each, url in zip(taken[:at], named[:at], strict=True)
+            if _is_document(each) and self.scope.contains(each.request.url)
+        )
+        renamed = [
+            replace(each, request=replace(each.request, url=url))
+            for each, url in zip(taken, named, strict=True)
+        ]
+        shown = tuple(each for each in renamed[at + 1 :] if _is_document(each))
+        unique = tuple({each.recorded: each for each in probes}.values())
+        return _Driven(tuple(renamed[:at]), holding[0], shown, unique, cookies)
+
+    def _named(self, taken: Sequence[Exchange]) -> list[str]:
+        """Return the URLs of the captures that replay answers some requests of one session with."""
+        state = SessionState()
+        urls = []
+        for each in taken:
+            match = resolve(each.request, self.pack, state, self.policy)
+            url = each.request.url
+            if match.entry >= 0:
+                entry = self.pack.entry(match.entry)
+                advance(state, each.request, match, entry)
+                url = entry.url if each.request.method == "GET" else url
+            urls.append(url)
+        return urls
+
+
+async def request_all(visit: PageFetcher, probes: Sequence[RecordedProbe]) -> list[RecordedStep]:
+    """Request documents; one that the plain request does not get as the browser did is left out."""
+    exchanges = await asyncio.gather(*(visit.fetch(each.url, "empty", fields=each.fields) for each in probes))
+    return [
+        RecordedStep(probe.recorded, replace(got, request=replace(got.request, url=probe.recorded)))
+        for probe, got in zip(probes, exchanges, strict=True)
+        if got.response.status == probe.status
+    ]
+
+
+def recordings_of(
+    form: ScriptForm,
+    branches: Sequence[RecordedBranch],
+    untouched: tuple[tuple[RecordedStep, ...], tuple[RecordedStep, ...]],
+) -> FormRecordings:
+    """Return the recordings of a script form."""
+    fields = tuple((name, each.kind) for name, each in form.fields.items())
+    opened = tuple(each for each in branches[0].opened if each.request.method == "GET")
+    return FormRecordings(form.name, form.page, fields, False, tuple(branches), untouched, opened=opened)
+
+
+def _is_document(exchange: Exchange) -> bool:
+    return exchange.request.method == "GET" and exchange.response.mime in _DOCUMENTS
+
+
+def _holds(exchange: Exchange, values: Sequence[str]) -> bool:
+    """Return True if a request holds a value as typed."""
+    parts = Parts.of(exchange.request)
+    texts = [leaf_text(parts, leaf) for leaf in leaves_of(parts)]
+    return any(value in text for value in values for text in texts)
+
+
+def _cookies(found: Iterable[Mapping[str, Any]]) -> httpx.Cookies:
+    cookies = httpx.Cookies()
+    for each in found:
+        cookies.set(each["name"], each["value"], domain=each["domain"], path=each["path"])
+    return cookies
+
+
+OnForm = Callable[[FormOutcome, int], None]
+
+
+@dataclass(slots=True)
+class ScriptRun:
+    """Records the script forms of a collection's pages.
+
+    Attributes:
+        fetcher: of plain requests, with the cookies of the login.
+        vocabulary: words of the collection's documents, in which no value occurs.
+        store: writes a plain exchange and returns it as written.
+        proved: branches of the proved forms.
+    """
+
+    collection: Collection
+    writer: KeepingWriter
+    scope: Scope
+    record: RecordOptions
+    fetcher: PageFetcher
+    reset: SiteReset
+    avoid: AvoidRules
+    vocabulary: Vocabulary
+    store: Callable[[Exchange], Exchange]
+    proved: list[Branch] = field(default_factory=list)
+
+    async def run(
+        self,
+        ca: CertAuthority,
+        state: Mapping[str, Any],
+        given: Sequence[ScriptForm],
+        pages: Sequence[str],
+        on_form: OnForm,
+    ) -> list[FormOutcome]:
+        """Record given forms, and those that are found on some pages."""
+        if not given and not pages:
+            return []
+        seal(self.collection)
+        outcomes = []
+        pinned = pinning_of(self.collection.manifest())
+        with Pack.open(self.collection.pack) as pack:
+            policy = Policy().under(pack.manifest.get("rules", ""))
+            async with (
+                recording_proxy(self.writer, ca, replace(self.record, port=0)) as recording,
+                launch(spki=ca.spki_hashes()) as browser,
+            ):
+                driver = ScriptDriver(
+                    browser, recording, self.writer, self.scope, pinned, pack, policy, state
+                )
+                forms = [*given, *await self._found(driver, pages)]
+                for number, form in enumerate(forms):
+                    outcome = await self._form(driver, form)
+                    outcomes.append(outcome)
+                    on_form(outcome, len(forms) - number - 1)
+        return outcomes
+
+    async def _found(self, driver: ScriptDriver, pages: Sequence[str]) -> list[ScriptForm]:
+        """Return the script forms of some pages, those with the same button and fields once."""
+        found: dict[str, ScriptForm] = {}
+        for page in pages:
+            for form in await driver.find(page, self.avoid):
+                found.setdefault(form.name.removeprefix(f"script {page} "), form)
+        return list(found.values())
+
+    async def _form(self, driver: ScriptDriver, form: ScriptForm) -> FormOutcome:
+        if form.refused:
+            return FormOutcome(form.name, form.page, form.refused)
+        try:
+            recordings = await self._record(driver, form)
+        except (UpstreamUnreachable, TooLarge) as error:
+            return FormOutcome(form.name, form.page, str(error))
+        if isinstance(recordings, str):
+            return FormOutcome(form.name, form.page, recordings)
+        result = prove(recordings, read_rules(self.collection))
+        if isinstance(result, Refusal):
+            return FormOutcome(form.name, form.page, result.reason, result.left_out)
+        self.proved.append(result.branch)
+        return FormOutcome(form.name, form.page, "", result.left_out, len(result.branch.reads))
+
+    async def _record(self, driver: ScriptDriver, form: ScriptForm) -> FormRecordings | str:
+        sets = [
+            tuple(value.replace("\r\n", "\n") for value in values)
+            for values in sentinels(form.limits, self.vocabulary.words)
+        ]
+        first = await self._branch(driver, form, sets[0])
+        if isinstance(first, str):
+            return first
+        untouched = [await self._untouched(first[1]) for _ in range(2)]
+        branches = [first[0]]
+        if why := objection(first[0], searches=False):
+            return why
+        for values in (sets[0], *sets[1:]):
+            branch = await self._branch(driver, form, values)
+            if not isinstance(branch, str):
+                branches.append(branch[0])
+            elif len(branches) < _NEEDED:
+                return branch
+        return recordings_of(form, branches, (untouched[0], untouched[1]))
+
+    async def _branch(
+        self, driver: ScriptDriver, form: ScriptForm, values: Sequence[str]
+    ) -> tuple[RecordedBranch, tuple[RecordedProbe, ...]] | str:
+        await self.reset.run(self.record)
+        recorded = await driver.record(form, values, self.fetcher)
+        if isinstance(recorded, str):
+            return recorded
+        branch, probes = recorded
+        plain = {each.recorded for each in probes}
+        steps = tuple(
+            replace(step, exchange=self.store(step.exchange)) if step.label in plain else step
+            for step in branch.steps
+        )
+        return replace(branch, steps=steps), probes
+
+    async def _untouched(self, probes: Sequence[RecordedProbe]) -> tuple[RecordedStep, ...]:
+        """Request the documents from the first state of the site, without the form."""
+        await self.reset.run(self.record)
+        visit = replace(self.fetcher, cookies=httpx.Cookies(self.fetcher.cookies))
+        steps = await request_all(visit, probes)
+        return tuple(replace(step, exchange=self.store(step.exchange)) for step in steps)

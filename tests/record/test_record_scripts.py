@@ -1,0 +1,132 @@
+"""A form that a script sends as JSON: found, driven in a browser, proved, and answered in a session."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stillweb.collections.graph import START, graph_of
+from stillweb.collections.layout import Collection
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.errors import UsageError
+from stillweb.matching.resolver import Policy, UnrecordedAnswers
+from stillweb.model import Request
+from stillweb.record.crawl.scope import Scope
+from stillweb.record.explore.plan import AvoidRules
+from stillweb.record.forms.run import FormsOptions, record_forms
+from stillweb.record.forms.scripts import candidates, read_scripts
+from stillweb.record.harvest.fetch import PageFetcher
+from stillweb.record.options import ScopeKind
+from stillweb.record.recording import begin
+from stillweb.record.reset import SiteReset
+from stillweb.replay.server.session import Session
+
+HOME = "https://site.test/"
+PAGE = """<!doctype html><title>Notes</title><ul></ul><div><input id=note><button>Add</button></div><script>
+const show = async () => {
+  const notes = await (await fetch("/api/notes")).json();
+  document.querySelector("ul").replaceChildren(...notes.map((each) => {
+    const item = document.createElement("li"); item.textContent = each.text; return item;
+  }));
+};
+document.querySelector("button").onclick = async () => {
+  const id = [1, 2, 3, 4].map(() => (Math.random() * 65536 | 0).toString(16).padStart(4, "0")).join("");
+  const text = document.querySelector("#note").value;
+  await fetch("/api/notes", {method: "POST", headers: {"Content-Type": "application/json"},
+    body: JSON.stringify({id, note: {text, size: text.length}})});
+  await show();
+};
+show();
+</script>"""
+
+
+def build(site: Any) -> None:
+    notes: list[dict[str, Any]] = []
+
+    def reply(value: Any, status: int = 200) -> Any:
+        answer = site.reply("", type="application/json", status=status)
+        answer.body = json.dumps(value).encode()
+        return answer
+
+    def api(asked: Any) -> Any:
+        if asked.method == "POST":
+            sent = json.loads(asked.body)
+            notes.append({"id": sent["id"], **sent["note"]})
+            return reply({"stored": sent["id"]}, 201)
+        return reply(notes)
+
+    def reset(asked: Any) -> Any:
+        notes.clear()
+        return site.reply("ok")
+
+    site.page("/", PAGE)
+    site.answers |= {"/api/notes": api, "/reset": reset}
+
+
+@pytest.mark.browser
+async def test_a_form_that_a_script_sends_is_recorded_and_derived(tmp_path: Path, ca, site) -> None:
+    build(site)
+    collection = Collection.create(tmp_path, "site")
+    begin(collection)
+    async with PageFetcher(site.options, {}) as fetcher:
+        with CollectionWriter(collection) as writer:
+            for path in ("", "api/notes"):
+                writer.write(await fetcher.fetch(HOME + path))
+    options = FormsOptions(record=site.options, reset=SiteReset(reset_url=f"{HOME}reset"))
+    scope = Scope.of(ScopeKind.HOST, [HOME])
+    report = await record_forms(collection, ca, scope, options, lambda outcome, left: None)
+    assert {each.name: each.refused for each in report.outcomes} == {f"script {HOME} [Add] note": ""}
+
+    policy = Policy(unrecorded=UnrecordedAnswers(derived=True))
+    session = Session("s", "site", Pack.open(collection.pack), policy)
+    assert _send(session, "GET", "api/notes") == ("exact", 200, [])
+    body = {"id": "00ff12ab34cd56ef", "note": {"text": "Tea and biscuits", "size": 16}}
+    assert _send(session, "POST", "api/notes", body) == ("derived", 201, {"stored": "00ff12ab34cd56ef"})
+    assert _send(session, "GET", "api/notes") == (
+        "derived",
+        200,
+        [{"id": "00ff12ab34cd56ef", "text": "Tea and biscuits", "size": 16}],
+    )
+    graph = graph_of(collection)
+    assert [(each.source, each.kind, each.uncertain) for each in graph.edges] == [(START, "template", "")]
+
+
+def _send(session: Session, method: str, path: str, body: Any = None) -> tuple[str, int, Any]:
+    raw = json.dumps(body, separators=(",", ":")).encode() if body else b""
+    fields = (("Content-Type", "application/json"), ("Referer", HOME)) if body else (("Referer", HOME),)
+    served = session.begin(Request(method, HOME + path, fields, raw))
+    session.finish(served)
+    return str(served.match.tier), served.answer.status, json.loads(bytes(served.answer.body))
+
+
+def test_candidates_become_steps_and_keep_destructive_buttons_alone() -> None:
+    field = {"selector": "#note", "name": "note", "type": "text", "longest": 0}
+    mail = {**field, "selector": "#mail", "name": "e-mail"}
+    group = {"button": "#add", "label": "Add", "password": False, "fields": [field, mail]}
+    adding, deleting, signing = candidates(
+        HOME, [group, {**group, "label": "Delete all"}, {**group, "password": True}], AvoidRules.of()
+    )
+    assert [str(step) for step in adding.steps] == ["fill #note", "fill #mail", "click #add"]
+    assert [kind for kind, _ in adding.limits] == ["text", "email"]
+    assert "destructive" in deleting.refused
+    assert "password" in signing.refused
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("steps: []", "no list of forms"),
+        ("[{name: a, page: p, fields: {}, steps: []}]", "steps"),
+        ("[{name: a, page: p, fields: {x: text}, steps: [{click: b}]}]", "its fill steps use"),
+        ("[{name: a, page: p, fields: {x: colour}, steps: [{click: b}]}]", "colour"),
+    ],
+)
+def test_a_malformed_file_of_scripts_is_a_usage_error(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "forms.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=why):
+        read_scripts(path)
