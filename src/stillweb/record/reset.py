@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import shlex
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from stillweb.errors import RecordError
 from stillweb.options import Option
-from stillweb.record.harvest.fetch import PageFetcher
-from stillweb.record.options import RecordOptions
+
+if TYPE_CHECKING:
+    from stillweb.record.harvest.fetch import PageFetcher
 
 __all__ = ["SiteReset"]
 
@@ -33,7 +34,7 @@ class SiteReset:
     def __bool__(self) -> bool:
         return bool(self.reset_command or self.reset_url)
 
-    async def run(self, record: RecordOptions) -> None:
+    async def run(self, fetcher: PageFetcher) -> None:
         """Put the site back; do nothing if the options do not say how.
 
         Raises:
@@ -43,8 +44,7 @@ class SiteReset:
         if self.reset_command:
             await self._run_command()
         if self.reset_url:
-            async with PageFetcher(record, {}) as fetcher:
-                exchange = await fetcher.fetch(self.reset_url, body=b"")
+            exchange = await fetcher.fetch(self.reset_url, body=b"")
             if exchange.response.status >= 400:
                 raise RecordError(
                     f"--reset-url answered {exchange.response.status}: {self.reset_url}",

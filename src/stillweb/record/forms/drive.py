@@ -385,7 +385,7 @@ class ScriptRun:
     async def _branch(
         self, driver: ScriptDriver, form: ScriptForm, values: Sequence[str]
     ) -> tuple[RecordedBranch, tuple[RecordedProbe, ...]] | str:
-        await self.reset.run(self.record)
+        await self.reset.run(self.fetcher)
         recorded = await driver.record(form, values, self.fetcher)
         if isinstance(recorded, str):
             return recorded
@@ -399,7 +399,7 @@ class ScriptRun:
 
     async def _untouched(self, probes: Sequence[RecordedProbe]) -> tuple[RecordedStep, ...]:
         """Request the documents from the first state of the site, without the form."""
-        await self.reset.run(self.record)
+        await self.reset.run(self.fetcher)
         visit = replace(self.fetcher, cookies=httpx.Cookies(self.fetcher.cookies))
         steps = await request_all(visit, probes)
         return tuple(replace(step, exchange=self.store(step.exchange)) for step in steps)

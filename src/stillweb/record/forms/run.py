@@ -490,7 +490,7 @@ class _FormsRun:
         return redacted[0]
 
     async def _reset(self) -> None:
-        await self._options.reset.run(self._options.record)
+        await self._options.reset.run(self._fetcher)
 
 
 def _pairs(variants: Sequence[FormVariant]) -> list[tuple[FormVariant, FormVariant]]:
