@@ -51,7 +51,7 @@ class _Drawing:
             f'<g class="{kind}"><title>{escape(title)}</title>'
             f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_BOX}" rx="6"/>'
             f'<text x="{x + 10}" y="{y + 20}">{escape(_cut(lines[0]))}</text>'
-            f'<text class="mono" x="{x + 10}" y="{y + 37}">{escape(_cut(lines[1]))}</text></g>'
+            f'<text class="mono" x="{x + 10}" y="{y + 37}">{escape(_cut(lines[1], _FITS - 4))}</text></g>'
         )
 
     def arrow(self, path: str, edge: StateEdge) -> None:

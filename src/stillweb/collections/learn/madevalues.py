@@ -1,7 +1,7 @@
 """Values that a page's script makes up for a write, or computes from typed ones. Pure.
 
-Two recordings of the same typed values differ in a value that is made up, such as the identifier of a new
-element, and no response before the write holds it. A computed one is a whole number that other typed values
+Two recordings of the same typed values differ in a made-up value, such as the identifier of a new element.
+No response before the write holds it. A computed one is a whole number that other typed values
 change, such as a position that depends on the width of a label. Replay runs the same script, so that a
 session's request holds both kinds; answers may repeat them. They are therefore values like typed ones.
 """
