@@ -5,12 +5,17 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
+import re
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from stillweb.collections.check import check
+from stillweb.collections.defects import Severity
 from stillweb.collections.export import export
 from stillweb.collections.importers.importer import ImportReport, import_files
 from stillweb.collections.layout import Collection
@@ -82,6 +87,116 @@ def test_a_body_that_is_no_line_end_stays_part_of_its_request(tmp_path: Path) ->
     collection, _ = _import(given, tmp_path)
     [exchange] = collection.exchanges()
     assert exchange.request.raw_body == b"\r\n"
+
+
+@pytest.mark.parametrize("dictionary", ["none", "raw", "compressed"])
+def test_a_warc_in_zstandard_frames(tmp_path: Path, dictionary: str) -> None:
+    parts = [
+        _record("response", b"HTTP/1.1 200 OK\r\n\r\n<p>%d" % number, f"{URL}{number}") for number in range(9)
+    ]
+    samples = zstandard.ZstdCompressionDict(b"".join(parts), dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    packer = zstandard.ZstdCompressor(dict_data=None if dictionary == "none" else samples)
+    content = b"".join(map(packer.compress, parts))
+    if dictionary != "none":
+        stored = samples.as_bytes()
+        stored = zstandard.compress(stored) if dictionary == "compressed" else stored
+        content = b"\x5d\x2a\x4d\x18" + len(stored).to_bytes(4, "little") + stored + content
+    (tmp_path / "a.warc.zst").write_bytes(content)
+    collection, report = _import(tmp_path / "a.warc.zst", tmp_path)
+    assert {each.code for each in report.defects} == {"zstd"}
+    assert {e.request.url: e.response.raw_body for e in collection.exchanges()} == {
+        f"{URL}{number}": b"<p>%d" % number for number in range(9)
+    }
+    assert [path.name for path in collection.warc_files()] == ["a.warc.gz"]
+
+
+def test_a_cut_zstandard_file_keeps_its_complete_records(tmp_path: Path) -> None:
+    parts = [
+        _record("response", b"HTTP/1.1 200 OK\r\n\r\n" + os.urandom(500), URL + str(n)) for n in range(3)
+    ]
+    (tmp_path / "a.warc.zst").write_bytes(b"".join(map(zstandard.compress, parts))[:-300])
+    _, report = _import(tmp_path / "a.warc.zst", tmp_path)
+    assert report.captures == 2
+    assert {each.code for each in report.defects} > {"zstd"}
+
+
+@pytest.mark.parametrize("content", [b"\x28\xb5\x2f\xfd\xff\xff\xff", b"\x5d\x2a\x4d\x18\xff\xff\xff\x7fxx"])
+def test_broken_zstandard_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.warc.zst").write_bytes(content)
+    with pytest.raises(MalformedWarc, match="Zstandard"):
+        _import(tmp_path / "a.warc.zst", tmp_path)
+
+
+def test_zstandard_that_unpacks_to_too_much(tmp_path: Path) -> None:
+    (tmp_path / "a.warc.zst").write_bytes(zstandard.compress(b"WARC/1.0\r\n" + bytes(80 << 20)))
+    with pytest.raises(LimitExceeded):
+        _import(tmp_path / "a.warc.zst", tmp_path)
+
+
+def test_a_revisit_without_its_original_is_reported(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\n\r\n"
+    (tmp_path / "a.warc").write_bytes(
+        _record("response", head + b"<p>") + _record("revisit", head, URL + "again")
+    )
+    collection, report = _import(tmp_path / "a.warc", tmp_path)
+    [told] = [each for each in report.defects if each.code == "no-original"]
+    assert "1 revisits" in told.what
+    assert URL + "again" in told.what
+    assert seal(collection).entries == 1
+
+
+def test_responses_that_are_not_replayed_are_counted(tmp_path: Path) -> None:
+    parts = [_record("response", b"x", "dns:a.example"), _record("resource", b"x", "file:///shot.png")]
+    (tmp_path / "a.warc").write_bytes(b"".join([*parts, _record("response", b"HTTP/1.1 200 OK\r\n\r\n<p>")]))
+    [told] = [each for each in _import(tmp_path / "a.warc", tmp_path)[1].defects if each.code == "not-http"]
+    assert "(dns 1, file 1)" in told.what
+
+
+def test_warc_headers_in_other_spellings(tmp_path: Path) -> None:
+    record = _record("response", b"HTTP/1.1 200 OK\r\n\r\n<p>")
+    folded = re.sub(rb"Content-Length: (\d+)", rb"content-length:\r\n \1", record)
+    (tmp_path / "a.warc").write_bytes(
+        folded.replace(b"WARC/1.0", b"warc/1.0") + record.replace(b"a.ex", b"b.ex")
+    )
+    assert _import(tmp_path / "a.warc", tmp_path)[1].captures == 2
+
+
+ARC_HEAD = (
+    b"filedesc://a.arc 0.0.0.0 20110101000000 text/plain 77\n1 0 InternetArchive\n"
+    b"URL IP-address Archive-date Content-type Archive-length\n\n"
+)
+ARC_RECORD = b"http://a.example/ 1.2.3.4 20110101000000 text/html 22\nHTTP/1.0 200 OK\r\n\r\n<p>\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(ARC_HEAD + ARC_RECORD, id="as it should be"),
+        pytest.param(ARC_RECORD, id="without the version block"),
+        pytest.param(b"\n" + ARC_HEAD + ARC_RECORD, id="an empty line first"),
+        pytest.param(ARC_HEAD + ARC_RECORD.replace(b"text/html", b""), id="without a media type"),
+        pytest.param(ARC_HEAD.replace(b" 77\n", b" 78\n")[:-1] + ARC_RECORD, id="a length of one too many"),
+        pytest.param(
+            ARC_HEAD + b"metadata://b.example/x?a=1 1.2.3.4 20110101000000 text/plain 3\nabc\n" + ARC_RECORD,
+            id="metadata between",
+        ),
+    ],
+)
+def test_arc_files_of_other_programs(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.arc").write_bytes(content)
+    collection, report = _import(tmp_path / "a.arc", tmp_path)
+    assert [(e.request.url, e.response.raw_body) for e in collection.exchanges()] == [
+        ("http://a.example/", b"<p>")
+    ]
+    assert not [each for each in report.defects if each.severity is Severity.ERROR]
+
+
+@pytest.mark.parametrize("line", [b"a://x 123456789012 y ", b"a://", b"http://x 123456789012 1 2 3 4 5 "])
+def test_a_search_for_arc_records_is_linear(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "a.arc").write_bytes(ARC_HEAD + ARC_RECORD + line * (1_000_000 // len(line)))
+    began = time.process_time()
+    assert _import(tmp_path / "a.arc", tmp_path)[1].captures == 1
+    assert time.process_time() - began < 10
 
 
 # --- HAR ----------------------------------------------------------------------------------------------
@@ -174,6 +289,45 @@ def test_websocket_messages_of_a_har(tmp_path: Path) -> None:
     ]
     info = seal(collection)
     assert (info.entries, info.warnings) == (2, ())
+
+
+def test_a_websocket_of_mitmproxy_has_an_https_url(tmp_path: Path) -> None:
+    entry = _entry(status=101, content={"size": 0, "text": ""}, _resourceType="websocket")
+    entry["_webSocketMessages"] = [{"type": "receive", "time": 1704067201.5, "opcode": 1, "data": "hello"}]
+    (tmp_path / "a.har").write_bytes(_har(entry))
+    [capture] = _import(tmp_path / "a.har", tmp_path)[0].captures()
+    assert capture.url == "wss://a.example/"
+
+
+@pytest.mark.parametrize("status", [-2, 0, 99])
+def test_a_status_that_is_none_is_no_answer(tmp_path: Path, status: int) -> None:
+    (tmp_path / "a.har").write_bytes(_har(_entry(), _entry(URL + "b", status=status)))
+    _, report = _import(tmp_path / "a.har", tmp_path)
+    assert (report.captures, [each.code for each in report.defects]) == (1, ["no-body"])
+
+
+@pytest.mark.parametrize(
+    ("content", "whole"),
+    [
+        ({"size": 30, "compression": -26, "text": "body"}, True),  # mitmproxy: the size before decoding
+        ({"size": 30, "compression": 26, "text": "body"}, False),
+        ({"size": 15, "text": "a\nb\nc"}, False),
+        ({"size": 9, "text": "a\nb\nc\n"}, True),  # Fiddler: line ends were converted
+        ({"size": 109, "text": "a\nb\nc\n"}, False),
+    ],
+)
+def test_sizes_that_other_programs_state(tmp_path: Path, content: dict[str, object], whole: bool) -> None:
+    (tmp_path / "a.har").write_bytes(_har(_entry(), _entry(URL + "b", content=content)))
+    assert _import(tmp_path / "a.har", tmp_path)[1].captures == 1 + whole
+
+
+def test_an_entry_without_a_time_has_that_of_the_one_before(tmp_path: Path) -> None:
+    late = _entry(URL + "b")
+    del late["startedDateTime"]
+    (tmp_path / "a.har").write_bytes(_har(_entry(), late))
+    collection, report = _import(tmp_path / "a.har", tmp_path)
+    assert {each.timestamp for each in collection.captures()} == {"20240101000000"}
+    assert [each.code for each in report.defects] == ["bad-date"]
 
 
 def test_a_har_without_bodies_says_why_of_each_entry(tmp_path: Path) -> None:

@@ -39,12 +39,12 @@ ARCHIVES = {
     "flickr-commons.warc.gz": (63, 1, set()),
     "iana.warc.gz": (171, 16, set()),
     "kiwix-with-redirects.warc.gz": (51, 3, set()),
-    "lil-projects.warc.gz": (27, 1, set()),
+    "lil-projects.warc.gz": (27, 1, {"not-http"}),
     "material_ui.wacz": (82, 1, set()),
     "multi-wacz.wacz": (4, 2, set()),
     "safari.har": (19, 1, set()),
     # Its datapackage.json states another SHA-256 than its WARC has; `wacz validate` says so too.
-    "scoop-example.wacz": (31, 4, {"digest"}),
+    "scoop-example.wacz": (31, 4, {"digest", "not-http"}),
     "solidaritenum.warc.gz": (94, 1, set()),
     "svelte_gantt.wacz": (9, 1, set()),
     "svelte_toolbar.wacz": (12, 1, set()),
@@ -66,7 +66,7 @@ DEFECTS = {
     # The response's Content-Length is two too small; its digest tells where the block ends.
     "example-trunc.warc": (1, 4, {"plain", "bad-length"}, set()),
     "example-url-agnostic-orig.warc.gz": (1, 2, {"no-end"}, set()),
-    "example-url-agnostic-revisit.warc.gz": (1, 2, {"no-end"}, {"no-original"}),
+    "example-url-agnostic-revisit.warc.gz": (1, 2, {"no-end", "no-original"}, {"no-original"}),
     "example-wget-1-14.warc.gz": (1, 6, set(), set()),
     "example-wpull.warc.gz": (1, 4, set(), set()),
     # The gzip members end in the middle of records.

@@ -83,6 +83,10 @@ class Running:
         yield port
         self._control.delete(f"/sessions/{opened['id']}")
 
+    def session_id(self, port: int) -> str:
+        """The id of the session of a port."""
+        return self._ids[port]
+
     def reset(self, port: int) -> None:
         """Make the session of a port as new."""
         self._control.post(f"/sessions/{self._ids[port]}/reset").raise_for_status()

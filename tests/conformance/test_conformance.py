@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import http.client
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -153,6 +154,37 @@ def test_keep_alive_over_many_connections(backend):
         finally:
             for client in clients:
                 client.close()
+
+
+LISTENERS = {
+    "SOCKS5": ("--socks5-hostname", "127.0.0.1:{port}"),
+    "SOCKS5 with a user": ("--proxy", "socks5h://{session}:x@{public}"),
+    "HTTPS": ("--proxy", "https://127.0.0.1:{port}", "--proxy-cacert", "{ca}"),
+    "HTTPS with a user": (
+        *("--proxy", "https://127.0.0.1:{public_port}", "--proxy-user", "{session}:x"),
+        *("--proxy-cacert", "{ca}"),
+    ),
+}
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_curl_by_other_kinds_of_proxy(backend, authority, listener, scheme):
+    """The user name names the session at the public port; the router of workers cannot read it there."""
+    if backend.name.startswith("pywb"):
+        pytest.skip("its proxy is pywb's own")
+    if backend.name == "native-workers" and listener.endswith("user"):
+        pytest.skip("the session may be another worker's: use the session's port")
+    with backend.session() as port:
+        public = backend.url.partition("://")[2]
+        names = {"port": port, "public": public, "public_port": public.rpartition(":")[2]}
+        names |= {"session": backend.session_id(port), "ca": authority.ca_file}
+        options = [each.format(**names) for each in LISTENERS[listener]]
+        url = f"{scheme}{SITE[SITE.index(':') :]}/style.css"
+        command = ["curl", "-sS", "--max-time", "20", "--cacert", str(authority.ca_file), *options, url]
+        ran = subprocess.run(command, capture_output=True, check=False)
+        assert (ran.stderr, ran.stdout) == (b"", CSS)
+        assert [entry["status"] for entry in backend.ledger(port)] == [200]
 
 
 def test_many_requests_on_one_connection(backend):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from stillweb.http.tunnel import (
     proxy_user,
     request_url,
 )
-from stillweb.http.wire import ESTABLISHED, BadRequest, ConnectReceived, Event, RequestReceived
+from stillweb.http.wire import ESTABLISHED, BadRequest, ConnectReceived, Event, RequestReceived, refusal
 
 REPO = Path(__file__).parents[2]
 GET = b"GET /a HTTP/1.1\r\nHost: shop.example\r\n\r\n"
@@ -35,6 +36,8 @@ PROXIED = b"GET http://shop.example/a HTTP/1.1\r\nHost: shop.example\r\n\r\n"
 LAST = b"GET /last HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n"
 POST = b"POST /b HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 3\r\n\r\nabc"
 SOCKET = b"GET /ws HTTP/1.1\r\nHost: shop.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+SOCKS_REQUEST = b"\x05\x01\x00\x03\x0cshop.example\x01\xbb"
+SOCKS_DONE = "05000001000000000000"
 CONNECT = b"CONNECT shop.example:443 HTTP/1.1\r\nHost: shop.example:443\r\n\r\n"
 
 
@@ -103,48 +106,65 @@ class Client:
         self.server = ProxyConnection(contexts)
         self.seen: list[Event | bytes] = []
         self._cut = cut
-        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls: ssl.SSLObject | None = None
+        self._layers: list[tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]] = []
 
     def say(self, data: bytes) -> None:
-        """Send bytes, by TLS if that was begun."""
-        if self._tls is not None:
-            self._tls.write(data)
-            data = self._out.read()
+        """Send bytes, by every TLS that was begun."""
+        for tls, _, out in reversed(self._layers):
+            tls.write(data)
+            data = out.read()
         self._deliver(data)
 
     def begin_tls(self) -> None:
-        """Shake hands."""
+        """Shake hands, inside of the TLS that was begun before."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        self._tls = context.wrap_bio(self._in, self._out, server_hostname="shop.example")
-        while True:
+        incoming, out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(incoming, out, server_hostname="shop.example")
+        outer = self._layers[:]
+        self._layers.append((tls, incoming, out))
+        shaken = False
+        while not shaken:
             try:
-                self._tls.do_handshake()
+                tls.do_handshake()
+                shaken = True
             except ssl.SSLWantReadError:
-                self._deliver(self._out.read())
-            else:
-                self._deliver(self._out.read())
-                return
+                pass
+            data = out.read()
+            for layer, _, carried in reversed(outer):
+                layer.write(data)
+                data = carried.read()
+            self._deliver(data)
 
     def leave(self) -> None:
         """Say by TLS that no more comes."""
-        assert self._tls is not None
+        tls, _, out = self._layers[-1]
         with pytest.raises(ssl.SSLWantReadError):
-            self._tls.unwrap()
-        self._deliver(self._out.read())
+            tls.unwrap()
+        self._deliver(out.read())
 
     def _deliver(self, data: bytes) -> None:
         for piece in self._cut(data):
             rest = piece
             while rest:
                 events, rest = self.server.receive_data(rest), b""
-                self._in.write(self.server.data_to_send())
+                self._hear(self.server.data_to_send())
                 for event in events:
                     self.seen.append(event)
                     if isinstance(event, ConnectReceived) and self.server.accepts_connect:
                         rest = self.server.accept(event)
-                        self.seen.append(bytes(self.server.send(ESTABLISHED)))
+                        self._hear(bytes(self.server.send(ESTABLISHED)))
+
+    def _hear(self, data: bytes) -> None:
+        """Take bytes from the server; those of a handshake wait for it."""
+        for tls, incoming, _ in self._layers:
+            incoming.write(data)
+            data = b""
+            with suppress(ssl.SSLWantReadError):
+                while piece := tls.read(1 << 16):
+                    data += piece
+        if data:
+            self.seen.append(data)
 
 
 def whole(data: bytes) -> Iterator[bytes]:
@@ -163,6 +183,8 @@ def shown(client: Client) -> list[str]:
                 lines.append(f"{each.method} {request_url(each, client.server.origin)} {each.raw_body!r}")
             case ConnectReceived(authority):
                 lines.append(f"CONNECT {authority}")
+            case bytes() if each[0] < 32:
+                lines.append(each.hex())
             case bytes():
                 lines.append(each.partition(b"\r\n")[0].decode())
             case _:
@@ -188,6 +210,38 @@ def tunnel(client: Client) -> None:
 
 def plain_tunnel(client: Client) -> None:
     client.say(CONNECT + SOCKET)
+
+
+def tunnel_in_tls(client: Client) -> None:
+    client.begin_tls()
+    client.say(CONNECT)
+    client.begin_tls()
+    client.say(GET + LAST)
+
+
+def socks(client: Client) -> None:
+    client.say(b"\x05\x01\x00")
+    client.say(SOCKS_REQUEST)
+    client.begin_tls()
+    client.say(GET + LAST)
+
+
+def socks_with_a_name_and_plain_http(client: Client) -> None:
+    client.say(b"\x05\x02\x00\x02" + b"\x01\x02s1\x01x" + SOCKS_REQUEST + SOCKET)
+
+
+def socks_with_gssapi_only(client: Client) -> None:
+    client.say(b"\x05\x01\x01")
+
+
+def socks_bind(client: Client) -> None:
+    client.say(b"\x05\x01\x00")
+    client.say(b"\x05\x02" + SOCKS_REQUEST[2:])
+
+
+def socks_with_a_forged_name(client: Client) -> None:
+    client.say(b"\x05\x01\x00")
+    client.say(b"\x05\x01\x00\x03\x07a\r\nB: c\x00\x50")
 
 
 def tunnel_in_tunnel(client: Client) -> None:
@@ -223,12 +277,61 @@ SCRIPTS: dict[str, tuple[Callable[[Client], None], State, list[str]]] = {
         State.TUNNEL_HTTP,
         ["CONNECT shop.example:443", "HTTP/1.1 200 Connection Established", "GET http://shop.example/ws b''"],
     ),
+    "a tunnel in a proxy connection over TLS": (
+        tunnel_in_tls,
+        State.TUNNEL_TLS,
+        [
+            "CONNECT shop.example:443",
+            "HTTP/1.1 200 Connection Established",
+            "GET https://shop.example/a b''",
+            "GET https://shop.example/last b''",
+        ],
+    ),
+    "SOCKS5": (
+        socks,
+        State.TUNNEL_TLS,
+        [
+            "0500",
+            "CONNECT shop.example:443",
+            SOCKS_DONE,
+            "GET https://shop.example/a b''",
+            "GET https://shop.example/last b''",
+        ],
+    ),
+    "SOCKS5 that does not wait for replies": (
+        socks_with_a_name_and_plain_http,
+        State.TUNNEL_HTTP,
+        ["05020100", "CONNECT shop.example:443", SOCKS_DONE, "GET http://shop.example/ws b''"],
+    ),
+    "SOCKS5 with GSSAPI only": (socks_with_gssapi_only, State.CLOSING, ["05ff"]),
+    "SOCKS5 BIND": (socks_bind, State.CLOSING, ["0500", "05070001000000000000"]),
+    "SOCKS5 with fields of HTTP in the name": (
+        socks_with_a_forged_name,
+        State.CLOSING,
+        ["0500", "05010001000000000000"],
+    ),
     "a tunnel in a tunnel is not opened": (
         tunnel_in_tunnel,
         State.TUNNEL_HTTP,
         ["CONNECT shop.example:443", "HTTP/1.1 200 Connection Established", "CONNECT shop.example:443"],
     ),
 }
+
+
+def test_the_user_of_socks_is_that_of_the_connect(contexts: ServerContexts) -> None:
+    client = Client(contexts, whole)
+    socks_with_a_name_and_plain_http(client)
+    [connect] = [each for each in client.seen if isinstance(each, ConnectReceived)]
+    assert proxy_user(connect.headers) == "s1"
+
+
+@pytest.mark.parametrize(("status", "reply"), [(407, "0502"), (400, "0501")])
+def test_a_refusal_is_a_reply_of_socks(contexts: ServerContexts, status: int, reply: str) -> None:
+    server = ProxyConnection(contexts)
+    server.receive_data(b"\x05\x01\x00" + SOCKS_REQUEST)
+    server.data_to_send()
+    assert bytes(server.send(refusal(status))).hex().startswith(reply)
+    assert bytes(server.send(b"more")) == b""
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -20,8 +20,8 @@ from stillweb.collections.pack.seal import RULES, rules_text
 from stillweb.collections.warc import frames
 from stillweb.collections.warc import reader as digests
 from stillweb.collections.warc.cdxj import format_line, parse_line
-from stillweb.collections.warc.exchanges import REVISIT, Originals
-from stillweb.collections.warc.reader import WarcRecord, read_record, sniff
+from stillweb.collections.warc.exchanges import without_original
+from stillweb.collections.warc.reader import WarcRecord, sniff
 from stillweb.errors import CollectionError, MalformedCdxj, MalformedPack
 from stillweb.matching.rules import Rules
 from stillweb.model import Capture
@@ -222,19 +222,10 @@ def _place(capture: Capture) -> tuple[str, int]:
 
 
 def _dangling(collection: Collection, captures: list[Capture]) -> Iterator[Defect]:
-    originals = Originals(captures)
-    for capture in captures:
-        if capture.mime != REVISIT:
-            continue
+    for capture, refers in without_original(collection.archive, captures):
         path = collection.archive / capture.source
-        try:
-            record = read_record(path, capture.offset, capture.length)
-        except CollectionError:
-            continue  # reported as a defect of the file
-        if originals.find(capture, record) is None:
-            refers = record.get("WARC-Refers-To-Target-URI") or capture.digest
-            what = f"the revisit of {capture.url} refers to {refers}, which the collection does not have"
-            yield Defect(Severity.ERROR, "no-original", str(path), capture.offset, what)
+        what = f"the revisit of {capture.url} refers to {refers}, which the collection does not have"
+        yield Defect(Severity.ERROR, "no-original", str(path), capture.offset, what)
 
 
 def _reference_defects(collection: Collection, captures: list[Capture]) -> Iterator[Defect]:

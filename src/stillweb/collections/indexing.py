@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from stillweb.collections.layout import Collection
 
 _ANSWERS = ("response", "revisit", "resource")
-_INDEXED = ("http:", "https:", "ws:", "wss:")
+INDEXED = ("http:", "https:", "ws:", "wss:")
+"""Schemes of captures."""
 _FALLBACK_TIME = "19700101000000"
 
 
@@ -127,7 +128,7 @@ def _exchanged(
     for record in records:
         if seen:
             seen(record)
-        if record.type in wanted and record.target_uri.lower().startswith(_INDEXED):
+        if record.type in wanted and record.target_uri.lower().startswith(INDEXED):
             yield record
 
 

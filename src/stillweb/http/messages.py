@@ -17,7 +17,7 @@ from stillweb.model import Headers, Request, Response, header
 _STATUS_LINE = re.compile(rb"(?:HTTP/[\d.]+|ICY)[ \t]+(\d{3})(?:[ \t]+([^\r\n]*))?\r*\n?")
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (\S.*?)(?: HTTP/[\d.]+)?\r*\n")
 _LENGTH = re.compile(r"[0-9]{1,15}")
-_STRAY_ENDS = (b"\r\n", b"\n", b"\r\n\r\n")
+_STRAY_ENDS = (b"\r\n", b"\n", b"\r\n\r\n", b"\n\n")
 # Trailers and an empty line (RFC 9112 §7.1.2), or their beginning if the body is truncated.
 _ENDS = re.compile(rb"(?:[^\r\n:]+:[^\r\n]*\r?\n)*(?:\r?\n)*")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r?\n")

@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 _READ = 16 * 1024
 """Plaintext bytes of one record (RFC 8446 §5.1); OpenSSL returns at most one record per read."""
 
-_DEFAULT_HOST = "localhost"
+_DEFAULT_HOST = "127.0.0.1"
+"""Host of a client that sends no SNI, because it named the proxy by its address (RFC 6066 §3)."""
 _NOT_TRUSTED = "it does not trust the CA (stillweb certs trust)"
 # RFC 8446 §6.2: the alerts of a client that rejects our certificate, as OpenSSL spells them.
 _DISTRUST = {

@@ -1,9 +1,9 @@
 """One client's connection to a proxy, from its first byte to its end, without I/O.
 
-A client may send HTTP/1.1 in the clear, begin with TLS, or send CONNECT and then either of the two inside
-the tunnel. `TRANSITIONS` is the only place that says what may follow what; `ProxyConnection` applies it to
-bytes. The native server, the `--on-miss` front and the workers' router use this module. So a request is the
-same one behind each of them.
+A client may send HTTP/1.1 in the clear, begin with TLS or SOCKS5, or send CONNECT and then HTTP or TLS inside
+the tunnel. The tunnel may be inside of a proxy connection over TLS. `TRANSITIONS` is the only place that says
+what may follow what; `ProxyConnection` applies it to bytes. The native server, the `--on-miss` front and the
+workers' router use this module. So a request is the same one behind each of them.
 
 CONNECT is accepted without asking where to: the tunnel ends here. The first byte of a connection, and of a
 tunnel, distinguishes TLS from plain HTTP (`ws:` arrives in a plain tunnel). docs/reference/connection.md
@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from stillweb.http.socks import SOCKS_VERSION, SocksServer
 from stillweb.http.tls import ServerContexts, TlsServer
 from stillweb.http.wire import (
     BadRequest,
@@ -52,6 +53,7 @@ class State(Enum):
 
     START = "no byte received"
     HTTP = "plain HTTP/1.1: requests through the proxy, control requests, CONNECT"
+    SOCKS = "SOCKS5: its request counts as a CONNECT"
     HANDSHAKE = "TLS from the first byte: the handshake"
     TLS = "HTTP/1.1 in TLS from the first byte"
     TUNNEL_START = "CONNECT accepted, no byte received in the tunnel"
@@ -69,7 +71,8 @@ class Trigger(Enum):
     """Event that moves a connection to another state; the value describes it."""
 
     TLS_BYTE = "the first byte begins a TLS record"
-    OTHER_BYTE = "the first byte does not"
+    SOCKS_BYTE = "the first byte is the version of SOCKS5"
+    OTHER_BYTE = "the first byte is any other"
     HANDSHAKE_DONE = "the TLS handshake is complete"
     TLS_ERROR = "the client violates TLS or rejects the certificate"
     CONNECT = "a CONNECT is accepted"
@@ -88,12 +91,20 @@ _REQUESTS = {**_ENDINGS, _T.SWITCH: _S.SWITCHED, _T.LAST_RESPONSE: _S.FINAL, _T.
 _BROKEN = {_T.TLS_ERROR: _S.CLOSED}
 
 TRANSITIONS: Mapping[State, Mapping[Trigger, State]] = {
-    _S.START: {_T.TLS_BYTE: _S.HANDSHAKE, _T.OTHER_BYTE: _S.HTTP, **_ENDINGS},
+    _S.START: {
+        **{_T.TLS_BYTE: _S.HANDSHAKE, _T.SOCKS_BYTE: _S.SOCKS, _T.OTHER_BYTE: _S.HTTP},
+        **_ENDINGS,
+    },
+    _S.SOCKS: {_T.CONNECT: _S.TUNNEL_START, _T.REFUSE: _S.REFUSED, **_ENDINGS},
     _S.HTTP: {_T.CONNECT: _S.TUNNEL_START, **_REQUESTS},
     _S.HANDSHAKE: {_T.HANDSHAKE_DONE: _S.TLS, **_BROKEN, **_ENDINGS},
-    _S.TLS: {**_REQUESTS, **_BROKEN},
-    _S.TUNNEL_START: {_T.TLS_BYTE: _S.TUNNEL_HANDSHAKE, _T.OTHER_BYTE: _S.TUNNEL_HTTP, **_ENDINGS},
-    _S.TUNNEL_HTTP: _REQUESTS,
+    _S.TLS: {_T.CONNECT: _S.TUNNEL_START, **_REQUESTS, **_BROKEN},
+    _S.TUNNEL_START: {
+        **{_T.TLS_BYTE: _S.TUNNEL_HANDSHAKE, _T.OTHER_BYTE: _S.TUNNEL_HTTP},
+        **_BROKEN,  # of the proxy connection
+        **_ENDINGS,
+    },
+    _S.TUNNEL_HTTP: {**_REQUESTS, **_BROKEN},
     _S.TUNNEL_HANDSHAKE: {_T.HANDSHAKE_DONE: _S.TUNNEL_TLS, **_BROKEN, **_ENDINGS},
     _S.TUNNEL_TLS: {**_REQUESTS, **_BROKEN},
     _S.SWITCHED: {**_ENDINGS, **_BROKEN},
@@ -155,7 +166,8 @@ class ProxyConnection:
         self.authority = ""
         self._contexts = contexts
         self._http = HttpConnection()
-        self._tls: TlsServer | None = None
+        self._layers: list[TlsServer | SocksServer] = []  # the outermost first
+        self._behind = False  # the next bytes were received behind a CONNECT: outer layers have read them
 
     @property
     def between(self) -> bool:
@@ -169,8 +181,8 @@ class ProxyConnection:
 
     @property
     def in_head(self) -> bool:
-        """Whether a TLS handshake or the head of a request is partly received."""
-        return self._http.phase is Phase.HEAD or self.state in _HANDSHAKES
+        """Whether a handshake or the head of a request is partly received."""
+        return self._http.phase is Phase.HEAD or self.state in (*_HANDSHAKES, State.SOCKS)
 
     @property
     def buffered(self) -> int:
@@ -212,31 +224,42 @@ class ProxyConnection:
         Raises:
             ssl.SSLError: if TLS fails; an alert may be pending.
         """
-        if self.state in _FIRST_BYTE and data:
-            self._open(data[0])
-        tls = self._tls
-        if tls is None:
-            return data
+        layers = () if self._behind else self._layers
+        self._behind = False
+        for layer in layers:
+            data = self._through(layer, data)
+        if self.state in _FIRST_BYTE and data and (opened := self._open(data[0])) is not None:
+            data = self._through(opened, data)
+        return data
+
+    def _through(self, layer: TlsServer | SocksServer, data: bytes) -> bytes:
         try:
-            plain = tls.receive(data)
+            plain = layer.receive(data)
         except ssl.SSLError:
             self.advance(Trigger.TLS_ERROR)
             raise
-        if tls.established and self.state in _HANDSHAKES:
+        if layer.established and self.state in _HANDSHAKES and layer is self._layers[-1]:
             self.advance(Trigger.HANDSHAKE_DONE)
-        if tls.closed:
+        if layer.closed:
             self.advance(Trigger.END_OF_DATA)
         return plain
 
-    def _open(self, first: int) -> None:
-        secure = first == _TLS_HANDSHAKE and self._contexts is not None
-        self.advance(Trigger.TLS_BYTE if secure else Trigger.OTHER_BYTE)
-        if secure:
-            assert self._contexts is not None
+    def _open(self, first: int) -> TlsServer | SocksServer | None:
+        """Return the layer that the first byte of a connection or tunnel begins, if any."""
+        if self._contexts is not None and first == _TLS_HANDSHAKE:
+            self.advance(Trigger.TLS_BYTE)
+            self.origin = f"https://{self.authority}"
             host = _host(self.authority)
-            self._tls = TlsServer(self._contexts.for_host(host) if host else self._contexts.by_sni)
-        if secure or self.authority:
-            self.origin = f"{'https' if secure else 'http'}://{self.authority}"
+            self._layers.append(TlsServer(self._contexts.for_host(host) if host else self._contexts.by_sni))
+        elif self._contexts is not None and first == SOCKS_VERSION and self.state is State.START:
+            self.advance(Trigger.SOCKS_BYTE)
+            self._layers.append(SocksServer())
+        else:
+            self.advance(Trigger.OTHER_BYTE)
+            if self.authority:
+                self.origin = f"http://{self.authority}"
+            return None
+        return self._layers[-1]
 
     def parse(self, plain: bytes) -> list[Event]:
         """Return the events that decrypted bytes complete; none once the connection is refused or closed."""
@@ -257,26 +280,35 @@ class ProxyConnection:
         self.advance(Trigger.CONNECT)
         self.authority = event.authority
         rest, self._http = bytes(self._http.rest), HttpConnection()
+        self._behind = bool(rest)
         return rest
 
     # Bytes to the client.
 
     @property
     def pending(self) -> bool:
-        """Whether TLS has bytes for the network: handshake, tickets, alerts."""
-        return self._tls is not None and self._tls.pending
+        """Whether a layer has bytes for the network: handshake, tickets, alerts."""
+        return any(layer.pending for layer in self._layers)
 
     def data_to_send(self) -> bytes:
-        """Return the bytes that TLS has for the network."""
-        return self._tls.take() if self._tls is not None else b""
+        """Return the bytes that the layers have for the network."""
+        data: bytes = b""
+        for layer in reversed(self._layers):
+            data = layer.send(data) if data else layer.take()
+        return data
 
     def send(self, data: bytes | memoryview) -> bytes | memoryview:
         """Return the bytes that carry `data` over the network."""
-        return data if self._tls is None else self._tls.send(data)
+        for layer in reversed(self._layers):
+            data = layer.send(data)
+        return data
 
     def close(self) -> bytes:
         """End the connection; return the bytes that say so, b"" the second time."""
-        farewell = self._tls.farewell() if self._tls is not None and self.state is not State.CLOSED else b""
+        farewell: bytes = b""
+        if self.state is not State.CLOSED:
+            for layer in reversed(self._layers):
+                farewell = (layer.send(farewell) if farewell else b"") + layer.farewell()
         self.advance(Trigger.CLOSE)
         return farewell
 
@@ -336,8 +368,8 @@ class Destination:
 class FirstRequest:
     """Reader of the first bytes of a connection, up to the head that says which session it is for.
 
-    TLS from the first byte, a malformed head and one above `LIMIT` bytes are for the default session, whose
-    server answers or refuses them.
+    TLS or SOCKS from the first byte, a malformed head and one above `LIMIT` bytes are for the default
+    session. Its server answers or refuses them.
     """
 
     LIMIT = 64 * 1024
@@ -349,7 +381,7 @@ class FirstRequest:
 
     def receive_data(self, data: bytes) -> Destination | None:
         """Return the destination, or None if more bytes are needed."""
-        if not self._received and data[:1] == bytes([_TLS_HANDSHAKE]):
+        if not self._received and data[:1] in (bytes([_TLS_HANDSHAKE]), bytes([SOCKS_VERSION])):
             return Destination()
         self._received += len(data)
         for event in self._http.receive_data(data):

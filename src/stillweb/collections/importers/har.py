@@ -42,6 +42,7 @@ _BODILESS = frozenset({101, 204, 205, 304})
 # Valid only for the message on the wire: HTTP/2 pseudo-fields, framing, encoding.
 _DROPPED = frozenset({"content-encoding", "transfer-encoding", "content-length"})
 _CONTAINERS = 1 << 20
+_NO_TIME = "19700101000000"  # of entries before the first one with a time
 _ATTACHED = re.compile(r"[\w@+-][\w.@+-]*")
 
 
@@ -74,17 +75,25 @@ class HarFile:
 
     def exchanges(self, report: Report) -> Iterator[tuple[Exchange, RecordFrames | None]]:
         """Yield the exchanges in the log's order, WebSockets with their messages; report other entries."""
+        before = _NO_TIME
         for number, entry in enumerate(self.log["entries"]):
             try:
-                found = self._exchange(entry)
+                found = self._exchange(entry, before)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                what = f"entry {number} lacks what HAR 1.2 demands ({type(error).__name__}: {error})"
+                why = f"no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+                what = f"entry {number} lacks what HAR 1.2 demands ({why})"
                 report(Defect(Severity.ERROR, "bad-entry", str(self.path), -1, what))
                 continue
             if isinstance(found, str):
                 what = f"entry {number}, {str(entry['request'].get('url', ''))[:200]}: {found}"
                 report(Defect(Severity.WARNING, "no-body", str(self.path), -1, what))
                 continue
+            before = found[0].timestamp
+            if not _started(entry):
+                what = (
+                    f"entry {number}: startedDateTime is {entry.get('startedDateTime')!r}, taken as {before}"
+                )
+                report(Defect(Severity.WARNING, "bad-date", str(self.path), -1, what))
             yield found
 
     def pages(self) -> list[Page]:
@@ -103,14 +112,16 @@ class HarFile:
                 )
         return found
 
-    def _exchange(self, entry: dict[str, Any]) -> tuple[Exchange, RecordFrames | None] | str:
-        """Return an entry's exchange, or why it has none."""
+    def _exchange(self, entry: dict[str, Any], before: str) -> tuple[Exchange, RecordFrames | None] | str:
+        """Return an entry's exchange, or why it has none; `before` is the time of one without a time."""
         request, response = entry["request"], entry["response"]
         url, status = str(request["url"]).partition("#")[0], int(response["status"])
         if not is_socket_url(url) and not url.startswith(("http://", "https://")):
             return "not an HTTP exchange"
-        if not status:
+        if status < 100:
             return "it was not answered"
+        if status == 101:  # mitmproxy gives WebSockets https: URLs
+            url = re.sub(r"^http", "ws", url)
         if error := response.get("_error"):  # Chromium received the head, but not the complete body
             return f"it failed ({error})"
         beside = None
@@ -126,7 +137,8 @@ class HarFile:
             return f"the {request['method']} has no body, but should have {request['bodySize']} bytes"
         if status == 304 and body:  # from the browser's cache
             status, response = 200, {**response, "statusText": "OK"}
-        return _joined(entry, url, posted, _answer(response, status, body or b"")), beside
+        answer = _answer(response, status, body or b"")
+        return _joined(entry, url, posted, answer, _started(entry) or before), beside
 
     def _body(self, response: dict[str, Any]) -> bytes | None:
         content = response.get("content") or {}
@@ -184,11 +196,8 @@ def _answer(response: dict[str, Any], status: int, body: bytes) -> Response:
     return Response(status, str(response.get("statusText") or ""), headers, body)
 
 
-def _joined(entry: dict[str, Any], url: str, posted: bytes, response: Response) -> Exchange:
+def _joined(entry: dict[str, Any], url: str, posted: bytes, response: Response, started: str) -> Exchange:
     request = entry["request"]
-    started = timestamp_of(str(entry["startedDateTime"]))
-    if not started:
-        raise ValueError(f"startedDateTime is {entry['startedDateTime']!r}")
     version = str(entry["response"].get("httpVersion", "")).lower()
     return Exchange(
         Request(str(request["method"]).upper(), url, _headers(request), posted),
@@ -197,6 +206,10 @@ def _joined(entry: dict[str, Any], url: str, posted: bytes, response: Response) 
         remote_ip=str(entry.get("serverIPAddress") or "").strip("[]"),
         protocol="h2" if version in ("h2", "http/2", "http/2.0") else "http/1.1",
     )
+
+
+def _started(entry: dict[str, Any]) -> str:
+    return timestamp_of(str(entry.get("startedDateTime", "")))
 
 
 def _frames(entry: dict[str, Any]) -> Frames:
@@ -230,6 +243,10 @@ def _is_cut(response: dict[str, Any], body: bytes) -> bool:
     if content.get("encoding") == "base64":
         return len(body) < size
     text = str(content["text"])
+    if size + _signed(content.get("compression")) == len(body):
+        return False  # mitmproxy gives the size before decoding
+    if len(body) + text.count("\n") == size and "\r" not in text:
+        return False  # Fiddler converts line ends
     # A byte order mark is not part of the text; only UTF-16 and UTF-32 take more bytes than UTF-8.
     return len(text.encode("utf-8", "replace")) + 3 < size and size not in _wide(text)
 
@@ -237,6 +254,10 @@ def _is_cut(response: dict[str, Any], body: bytes) -> bool:
 def _wide(text: str) -> set[int]:
     sizes = {len(text.encode(name, "replace")) for name in ("utf-16-le", "utf-32-le")}
     return sizes | {size + 2 for size in sizes} | {size + 4 for size in sizes}
+
+
+def _signed(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _size(value: object) -> int:

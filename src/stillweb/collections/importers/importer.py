@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,10 +23,11 @@ from stillweb.collections.defects import NEEDS_REWRITE, Defect, Report, Severity
 from stillweb.collections.importers import browsertrix, wacz
 from stillweb.collections.importers.har import HarFile
 from stillweb.collections.importers.pagefinder import complete_manifest, find_pages
-from stillweb.collections.indexing import index_file, index_lines, reindex, rewrite_records
+from stillweb.collections.indexing import INDEXED, index_file, index_lines, reindex, rewrite_records
 from stillweb.collections.layout import Collection, check_name, read_pages
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.warc.cdxj import format_line, read_cdxj, write_lines
+from stillweb.collections.warc.exchanges import REVISIT, without_original
 from stillweb.collections.warc.frames import RecordFrames
 from stillweb.collections.warc.reader import (
     GZIP_MAGIC,
@@ -33,9 +35,10 @@ from stillweb.collections.warc.reader import (
     sniff,
 )
 from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.collections.warc.zstd import unpack_zstd
 from stillweb.errors import CollectionError, CollectionExists, MalformedWarc, UsageError
 from stillweb.matching.rules import Rules
-from stillweb.model import Exchange, Page
+from stillweb.model import Capture, Exchange, Page
 
 __all__ = ["FileReport", "ImportReport", "import_files", "reindex"]
 
@@ -45,7 +48,7 @@ Progress = Callable[[str, int, int], None]
 _SKIPPED_ENTRIES = ("bad-entry", "no-body")
 _NAMED_ENTRIES = 50
 _MERGED = frozenset({"archive", "indexes", "manifest.json", "pages"})
-_SUFFIX = re.compile(r"\.w?arc(\.gz)?$|\.gz$", re.IGNORECASE)
+_SUFFIX = re.compile(r"\.w?arc(\.(gz|zst))?$|\.gz$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +198,7 @@ class _Staging:
     def _take_file(self, path: Path, label: str, *, named: bool) -> FileReport:
         kind = kind_of(path)
         defects: list[Defect] = []
-        if kind in ("warc", "arc"):
+        if kind in ("warc", "arc", "zstd"):
             return self._take_warc(path, path.name, label, kind, defects)
         if kind == "wacz":
             return self._take_wacz(path, label, defects)
@@ -212,17 +215,27 @@ class _Staging:
             raise _unknown(path)
         return FileReport(str(path), "skipped", 0, 0, False, ())
 
-    def _take_warc(self, path: Path, name: str, label: str, kind: str, defects: list[Defect]) -> FileReport:
+    def _take_warc(
+        self, path: Path, name: str, label: str, kind: str, defects: list[Defect], *, rewrite: bool = False
+    ) -> FileReport:
+        if kind == "zstd":
+            return self._take_zstd(path, name, label, defects)
         size, records = path.stat().st_size, 0
+        others: Counter[str] = Counter()
 
         def seen(record: WarcRecord) -> None:
             nonlocal records
             records += 1
+            others.update(_not_replayed(record))
             self.artifacts.see(record)
             self._progress(label, record.offset + record.length, size)
 
         captures = index_file(path, defects.append, seen)
-        rewrite = kind == "arc" or any(each.code in NEEDS_REWRITE for each in defects)
+        if others:
+            listed = ", ".join(f"{scheme} {count}" for scheme, count in sorted(others.items()))
+            what = f"responses that no HTTP client requests are not replayed ({listed})"
+            defects.append(Defect(Severity.NOTICE, "not-http", str(path), -1, what))
+        rewrite = rewrite or kind == "arc" or any(each.code in NEEDS_REWRITE for each in defects)
         final = self.collection.archive / self._free_name(name)
         if kind == "arc":
             what = "an ARC file: converted to WARC"
@@ -242,6 +255,22 @@ class _Staging:
             self.lines += [format_line(capture, query) for capture, query in named]
         self.captures += len(captures)
         return FileReport(str(path), kind, len(captures), records, rewrite, tuple(defects))
+
+    def _take_zstd(self, path: Path, name: str, label: str, defects: list[Defect]) -> FileReport:
+        unpacked = self.unpacked / "zstd.warc"
+        if end := unpack_zstd(path, unpacked):
+            what = f"the file breaks off within a Zstandard frame ({end})"
+            defects.append(Defect(Severity.ERROR, "corrupt", str(path), -1, what))
+        what = "compressed with Zstandard: converted to gzip"
+        defects.append(Defect(Severity.NOTICE, "zstd", str(path), -1, what))
+        if (kind := sniff(unpacked)) not in ("warc", "arc"):
+            raise MalformedWarc("Zstandard, but neither WARC nor ARC in it", path=path)
+        heard: list[Defect] = []
+        report = self._take_warc(unpacked, name.removesuffix(".zst"), label, kind, heard, rewrite=True)
+        unpacked.unlink()
+        # Offsets are those of the unpacked file, which is gone.
+        inside = [replace(each, file=str(path), offset=-1) for each in heard if each.code != "plain"]
+        return replace(report, path=str(path), rewritten=True, defects=(*defects, *inside))
 
     def _take_wacz(self, path: Path, label: str, defects: list[Defect]) -> FileReport:
         captures = records = 0
@@ -347,6 +376,7 @@ class _Staging:
         known = {(page.url, page.timestamp) for page in before}
         new = [page for page in _distinct(pages) if (page.url, page.timestamp) not in known]
         pages = self._with_baselines(new)
+        self.found += self._lost_revisits(captures)
         self.found += browsertrix.lacking(pages, failed, captures) if self.artifacts.version else ()
         stage.write_pages([*before, *pages])
         shutil.rmtree(self.unpacked)
@@ -363,6 +393,19 @@ class _Staging:
         else:
             stage.path.rename(target.path)
         return len(target.page_list())
+
+    def _lost_revisits(self, captures: list[Capture]) -> list[Defect]:
+        """Report the revisits whose original is in no file of this import or of the collection."""
+        if not any(each.mime == REVISIT for each in captures):
+            return []
+        known = self.target.captures() if self.target.path.exists() else ()
+        lost = list(without_original(self.collection.archive, captures, known))
+        if not lost:
+            return []
+        capture, refers = lost[0]
+        what = f"{len(lost)} revisits refer to records that the collection does not have, so their URLs are"
+        what += f" misses; the first, {capture.url}, refers to {refers}"
+        return [Defect(Severity.WARNING, "no-original", str(self.target.archive), -1, what)]
 
     def _with_baselines(self, pages: list[Page]) -> list[Page]:
         """Return new pages with the baselines of their export or crawler."""
@@ -387,6 +430,17 @@ class _Staging:
         self.target.write_manifest(self.collection.manifest())
 
 
+def _not_replayed(record: WarcRecord) -> list[str]:
+    """Return the scheme of a response that is no capture."""
+    url = record.target_uri
+    answers = record.type in ("response", "revisit") or (
+        record.type == "resource" and url.startswith("file:")
+    )
+    if not answers or url.lower().startswith(INDEXED):
+        return []
+    return [url.partition(":")[0][:20] or "no URL"]
+
+
 def _distinct(pages: list[Page]) -> list[Page]:
     return list({(page.url, page.timestamp): page for page in reversed(pages)}.values())[::-1]
 
@@ -403,7 +457,7 @@ def _source(file: FileReport) -> dict[str, object]:
 
 
 def kind_of(path: Path) -> str:
-    """Return "warc", "arc", "wacz", "har", "har.zip" or "pages" by a file's content; "" for anything else."""
+    """Return "warc", "arc", "zstd", "wacz", "har", "har.zip" or "pages" by its content; "" for others."""
     with path.open("rb") as file:
         head = file.read(4096)
     if kind := sniff(path):
@@ -423,5 +477,5 @@ def kind_of(path: Path) -> str:
 def _unknown(path: Path) -> CollectionError:
     with path.open("rb") as file:
         head = file.read(16)
-    what = f"neither WARC, ARC, WACZ, HAR nor a page list: starts with {head!r}" if head else "is empty"
+    what = f"neither WARC, ARC, WACZ, HAR nor a page list: it starts with {head!r}" if head else "is empty"
     return MalformedWarc(what, path=path)

@@ -126,7 +126,7 @@ def _kind(name: str) -> str:
         return "wacz"
     if len(parts) > 1 and parts[-2] == "pages" and parts[-1] in _PAGE_LISTS:
         return "pages"
-    if "archive" in parts[:-1] and parts[-1].endswith((".warc", ".warc.gz", ".arc", ".arc.gz")):
+    if "archive" in parts[:-1] and parts[-1].endswith((".warc", ".warc.gz", ".warc.zst", ".arc", ".arc.gz")):
         return "warc"
     if len(parts) > 1 and parts[-2] == "logs":
         return "log"

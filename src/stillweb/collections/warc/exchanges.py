@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 from stillweb.collections.warc import methodquery
 from stillweb.collections.warc.reader import WarcRecord, read_record
 from stillweb.collections.warc.records import clean_uri, timestamp_of
-from stillweb.errors import MalformedWarc, MissingRecord
+from stillweb.errors import CollectionError, MalformedWarc, MissingRecord
 from stillweb.http.messages import parse_request, parse_response
 from stillweb.model import Capture, Exchange, Request, Response
 from stillweb.urls import wire_url
@@ -63,6 +63,22 @@ class Originals:
             ),
         )
         return same[0] if same else None
+
+
+def without_original(
+    archive: Path, captures: Sequence[Capture], more: Iterable[Capture] = ()
+) -> Iterator[tuple[Capture, str]]:
+    """Yield the revisits whose original is neither among the captures nor among more, and what they name."""
+    originals = Originals((*captures, *more))
+    for capture in captures:
+        if capture.mime != REVISIT:
+            continue
+        try:
+            record = _read(archive, capture, capture.offset, capture.length)
+        except CollectionError:
+            continue  # reported as a defect of the file
+        if originals.find(capture, record) is None:
+            yield capture, record.get("WARC-Refers-To-Target-URI") or capture.digest
 
 
 def _contradict(one: str, other: str) -> bool:

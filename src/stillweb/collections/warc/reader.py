@@ -94,6 +94,8 @@ def _payloads(record: WarcRecord) -> Iterator[bytes]:
 
 
 GZIP_MAGIC = b"\x1f\x8b\x08"
+ZSTD_MAGICS = (b"\x28\xb5\x2f\xfd", b"\x5d\x2a\x4d\x18")
+"""Starts of a Zstandard frame (RFC 8878 §3.1.1) and of the dictionary that a WARC may begin with."""
 _SPOOL = 64 << 20
 _RECORD = 2048  # bytes that the note of a record takes while a file is indexed
 _STEP = 64 << 10  # at most this many bytes before a corrupt byte are lost
@@ -121,7 +123,7 @@ def read_record(path: Path, offset: int, length: int) -> WarcRecord:
         except zlib.error as error:
             raise MalformedWarc(f"gzip member is corrupt ({error})", path=path, offset=offset) from None
         check_ratio(len(text), length, path, f"the gzip member at {offset}")
-    grammar = WARC if text.startswith(b"WARC/") else ARC
+    grammar = WARC if text[:5].upper() == b"WARC/" else ARC
     parsed = grammar.parse(text, 0)
     if isinstance(parsed, Damage):
         raise MalformedWarc(parsed.what, path=path, offset=offset, hint="stillweb collections check NAME")
@@ -154,17 +156,19 @@ def read_records(path: Path, report: Report | None = None) -> Iterator[WarcRecor
 
 
 def sniff(path: Path) -> str:
-    """Return "warc" or "arc" by the first bytes of a file, inflated if necessary; "" for anything else."""
+    """Return "warc", "arc" or "zstd" by the first bytes of a file, inflated if necessary; "" for others."""
     with path.open("rb") as file:
         head = file.read(4096)
     if head.startswith(GZIP_MAGIC):
         try:
-            head = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(head, 64)
+            head = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(head, 4096)
         except zlib.error:
             return ""
-    if head.startswith(b"filedesc://"):
+    if head.startswith(ZSTD_MAGICS):
+        return "zstd"
+    if _grammar(head) is ARC:
         return "arc"
-    return "warc" if WARC.start.match(head.lstrip(b"\r\n")) else ""
+    return "warc" if WARC.start.match(head, _skip_blank(head, 0)) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,8 @@ class _Offsets:
 
 
 def _grammar(text: Buffer) -> Grammar:
-    return ARC if text[:11] == b"filedesc://" else WARC
+    at = _skip_blank(text, 0)
+    return ARC if text[at : at + 11] == b"filedesc://" or ARC.start.match(text, at) else WARC
 
 
 class _RecordWalk:

@@ -188,7 +188,7 @@ def parse_record(text: Buffer, at: int) -> Parsed | Damage:
         position = end + 1
         if not line:
             break
-        if not lines and not line.startswith(b"WARC/"):
+        if not lines and line[:5].upper() != b"WARC/":
             return Damage("bad-record", f"no record starts here but {line[:40]!r}")
         lines.append(line)
     if not lines:
@@ -210,11 +210,11 @@ def _parse_head(lines: list[bytes]) -> tuple[str, Headers]:
     for line in texts[1:]:
         if line[0] in " \t" and headers:  # a folded line (WARC 1.1 §4, obsolete in HTTP)
             name, value = headers[-1]
-            headers[-1] = (name, f"{value} {line.strip()}")
+            headers[-1] = (name, f"{value} {line.strip()}".strip(" "))
             continue
         name, _, value = line.partition(":")
         headers.append((name.strip(), value.strip(" \t")))
-    return texts[0].strip(), tuple(headers)
+    return texts[0].strip().upper(), tuple(headers)
 
 
 def parse_arc(text: Buffer, at: int) -> Parsed | Damage:
@@ -232,6 +232,8 @@ def parse_arc(text: Buffer, at: int) -> Parsed | Damage:
     stop = end + 1 + int(match["length"])
     if stop > len(text):
         return _short_arc(match, text[end + 1 :], len(text))
+    if line.startswith("filedesc://") and (after := _ARC_START.search(text, end + 1, stop + MAX_HEAD)):
+        stop = min(stop, after.start())  # the length of the format's own example is one byte too large
     return Parsed(_from_arc(match, text[end + 1 : stop]), stop)
 
 
@@ -246,7 +248,7 @@ def _short_arc(match: re.Match[str], block: bytes, stop: int) -> Parsed | Damage
     return Damage("truncated", what, at_end=True)
 
 
-_ARC1 = re.compile(r"(?P<url>\S.*) (?P<ip>\S+) (?P<date>\d+) (?P<mime>\S+) (?P<length>\S+)")
+_ARC1 = re.compile(r"(?P<url>\S.*) (?P<ip>\S+) (?P<date>\d+) (?P<mime>\S*) (?P<length>\S+)")
 _ARC2 = re.compile(
     r"(?P<url>\S.*) (?P<ip>[\d.:a-fA-F]+) (?P<date>\d{8,}) (?P<mime>\S+)"
     r" (?:\d{1,3}|-) \S+ \S+ \d+ \S+ (?P<length>\d+)"
@@ -274,6 +276,9 @@ def _uuid8(digest: str) -> str:
     return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-a{digest[17:20]}-{digest[20:32]}"
 
 
-WARC = Grammar("WARC", re.compile(rb"WARC/(?:1\.[01]|0\.1[78])[ \t]*\r*\n"), parse_record)
-_ARC_START = re.compile(rb"(?:filedesc://|https?://|ftp://|dns:)\S[^\n]* \d{12,18} \S+ [^\n]*\d\r?\n")
+WARC = Grammar("WARC", re.compile(rb"WARC/(?:1\.[01]|0\.1[78])[ \t]*\r*\n", re.IGNORECASE), parse_record)
+# Possessive tokens and the start of a line: on a text of a hostile file the search stays linear.
+_ARC_START = re.compile(
+    rb"^(?:[a-z][a-z0-9+.-]{1,15}://|dns:)\S[^\n]* \d{12,18} \S*+(?: \S++){1,6}(?<=\d)\r?\n", re.MULTILINE
+)
 ARC = Grammar("ARC", _ARC_START, parse_arc)
