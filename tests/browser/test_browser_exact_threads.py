@@ -10,6 +10,7 @@ import pytest
 
 from stillweb.browser import Level, page_html, settle
 from stillweb.browser.cdp.connection import CdpConnection
+from stillweb.browser.exact.context import ExactContext
 from stillweb.browser.state import state_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -297,3 +298,104 @@ async def test_paints_are_not_reported(rig):
     )
     assert flags == ()
     assert [line.partition(" @")[0] for line in text.splitlines()] == ["mark", "false"]
+
+
+async def test_no_object_is_collected_that_a_page_can_ask_about(rig):
+    text, flags = await come_to(
+        rig,
+        """let held = { many: new Array(1e5).fill(0) }; const weak = new WeakRef(held);
+        new FinalizationRegistry(() => L('collected')).register(held, 0); held = null;
+        let n = 0; const look = setInterval(() => { for (let i = 0; i < 60; i++) new Array(1e5).fill(i); L(`there ${Boolean(weak.deref())}`); if (++n === 5) clearInterval(look); }, 100);
+        try { new FinalizationRegistry(1); } catch (error) { L(error.name); } try { new WeakRef(1); } catch (error) { L(error.name); }
+        L(weak instanceof WeakRef); L(performance.memory.usedJSHeapSize);""",
+        sessions=3,
+    )
+    names = [line.rsplit(" @", 1)[0] for line in text.splitlines()]
+    assert names == ["TypeError", "TypeError", "true", "10000000", *["there true"] * 5]
+    assert flags == ()
+
+
+async def test_files_of_the_page_are_written_before_the_next_answer(rig):
+    rig.site.pages["http://localhost/data"] = "data"
+    text, _ = await come_to(
+        rig,
+        """fetch('/data').then(() => L('data')); (async () => {
+          const folder = await navigator.storage.getDirectory(), file = await folder.getFileHandle('a', { create: true });
+          const to = await file.createWritable(); await to.write('abc'); await to.close();
+          for await (const name of folder.keys()) L(name); L(await (await file.getFile()).text()); })();""",
+    )
+    assert [line.rsplit(" @", 1)[0] for line in text.splitlines()] == ["a", "abc", "data"]
+
+
+async def test_a_worker_begins_after_what_its_page_has_sent(rig):
+    text, _ = await come_to(
+        rig,
+        """const code = (n) => URL.createObjectURL(new Blob([`const c = new BroadcastChannel('q'); c.onmessage = ({ data }) => postMessage(data);
+          navigator.locks.request('one', () => postMessage('has it')); postMessage('begins');`]));
+        for (const n of [1, 2, 3]) new Worker(code(n)).onmessage = ({ data }) => L(`${n} ${data}`);
+        const c = new BroadcastChannel('q'); let sent = 0; const say = () => { c.postMessage(`said ${sent}`); if (sent++ < 3) crypto.subtle.digest('SHA-256', new Uint8Array(99)).then(say); }; say();""",
+    )
+    names = [line.rsplit(" @", 1)[0] for line in text.splitlines()]
+    assert [name for name in names if "begins" in name] == ["1 begins", "2 begins", "3 begins"]
+    assert [name for name in names if "has it" in name] == ["1 has it", "2 has it", "3 has it"]
+    assert not any("said" in name for name in names)
+
+
+async def test_a_frame_without_a_request_begins_before_the_next_answer(rig):
+    rig.site.pages["http://localhost/data"] = "data"
+    text, flags = await come_to(
+        rig,
+        """addEventListener('load', () => { addEventListener('message', ({ data }) => L(data)); fetch('/data').then(() => L('data'));
+          for (const n of [1, 2]) document.body.append(Object.assign(document.createElement('iframe'), { sandbox: 'allow-scripts', srcdoc: `<script>parent.postMessage('in ${n}', '*')<` + '/script>' })); });""",
+    )
+    assert [line.rsplit(" @", 1)[0] for line in text.splitlines()] == ["in 1", "in 2", "data"]
+    assert flags == ()
+
+
+@pytest.mark.parametrize(
+    ("script", "flag"),
+    [
+        ("speechSynthesis.speak(new SpeechSynthesisUtterance('a'));", "speech runs on the real clock"),
+        ("new PressureObserver(() => {}).observe('cpu');", "a PressureObserver reports the machine's load"),
+        ("cookieStore.onchange = () => {};", "a page hears of changes of cookies at any time"),
+        (
+            "cookieStore.addEventListener('change', () => {});",
+            "a page hears of changes of cookies at any time",
+        ),
+    ],
+)
+async def test_what_comes_at_any_time_is_flagged(rig, script, flag):
+    _, flags = await come_to(rig, script, sessions=1)
+    assert flags == (flag,)
+
+
+async def test_the_list_of_voices_is_not_announced(rig):
+    text, flags = await come_to(
+        rig,
+        "speechSynthesis.onvoiceschanged = () => L('voices'); L(speechSynthesis.getVoices().length);",
+        sessions=2,
+    )
+    assert (text.splitlines()[0].split()[0], len(text.splitlines()), flags) == ("0", 1, ())
+
+
+async def test_a_keepalive_request_of_a_page_that_is_left_holds_nothing_up(rig, monkeypatch):
+    """The browser process may report its pause after the renderer has reported its end."""
+    paused = ExactContext._on_paused
+
+    def late(self, session, event, holder=None):
+        delay = 0.5 if event["request"]["url"].endswith("/left") else 0.0
+        asyncio.get_running_loop().call_later(delay, paused, self, session, event, holder)
+
+    monkeypatch.setattr(ExactContext, "_on_paused", late)
+    rig.site.pages[HOME] = (
+        "<script>addEventListener('pagehide', () => fetch('/left', { keepalive: true, method: 'POST' }))</script>"
+    )
+    rig.site.pages[f"{HOME}left"] = "left"
+    rig.site.pages[f"{HOME}next"] = "<p>next"
+    async with rig.visit(Level.EXACT) as visit:
+        await visit.goto(HOME)
+        settled = [await visit.goto(f"{HOME}next")]
+        await asyncio.sleep(0.6)  # the report comes between two rests
+        settled.append(await settle(visit.page, visit.activity))
+        assert all(each.settled and each.waited < 20 for each in settled), settled
+        assert state_of(visit.context).exact.flags == []

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from stillweb.collections.warc.frames import TEXT, ConnectionEnd, Frame, Frames
+from stillweb.collections.warc.frames import CLOSE, TEXT, ConnectionEnd, Frame, Frames
 from stillweb.replay.server.eventstream import Piece, StreamScript
 from stillweb.replay.server.gates import SessionGates
 from stillweb.replay.server.pageclock import MessageCounts, PageClock, Released
-from stillweb.replay.server.websocket import SocketScript
+from stillweb.replay.server.websocket import SocketScript, left_open
 
 REST = 400
 
@@ -110,3 +110,13 @@ def test_events_are_counted_as_a_browser_dispatches_them(parts, counts) -> None:
     script.traffic = MessageCounts("stream")
     clock.add(script, lambda: script.due(0.0))
     assert tuple(clock.report(100 * n)["events"] for n in range(len(parts))) == counts
+
+
+def test_a_recording_that_is_repeated_past_its_end_keeps_its_times() -> None:
+    frames = (
+        Frame(5, False, TEXT, b"early"),
+        Frame(900, False, TEXT, b"tick"),
+        Frame(950, False, CLOSE, b""),
+    )
+    recording = Frames(frames, ConnectionEnd.SITE, 950, REST, ())
+    assert left_open(recording) == Frames(frames[:2], ConnectionEnd.OPEN, 950, REST, ())

@@ -110,7 +110,9 @@ class ExactContext:
         self._connection = connection
         self._context_id = context_id
         self._scripts = scripts
-        self.workers = Workers(scripts.worker, control, self.flag, self.requests.progress)
+        self.workers = Workers(
+            scripts.worker, control, self.flag, self.requests.progress, self._on_script_arrived
+        )
         self.connections = Connections(self.flag, lambda: self.activity)
         self._pages: dict[str, CdpSession] = {}
         self._empty_popups: set[str] = set()
@@ -123,6 +125,8 @@ class ExactContext:
         self._removed_frames: set[str] = set()
         self._pinning: set[PendingResult] = set()  # commands to new pages and workers
         self._given_up: set[str] = set()  # requests that are no longer awaited
+        self._cancelled: set[str] = set()  # requests that ended before they were paused
+        self._loading_frames: dict[str, CdpSession] = {}  # whose document has not been requested, nor begun
         connection.claim(context_id, self._adopt)
 
     def close(self) -> None:
@@ -167,6 +171,8 @@ class ExactContext:
             session.on("Page.downloadWillBegin", self._on_download)
             session.on("Page.frameNavigated", partial(self._on_navigated, session))
             session.on("Page.frameDetached", self._on_detached)
+            session.on("Page.frameStartedLoading", partial(self._on_loading, session))
+            session.on("Page.frameStoppedLoading", self._on_stopped)
             session.post("Performance.enable")  # for `wait_for_slow`
         elif kind in ("worker", "shared_worker"):
             self.workers.pin(session, target, waiting)
@@ -192,6 +198,8 @@ class ExactContext:
         self._pages.pop(target, None)
         self.workers.forget(target)
         self.connections.left(session.id)
+        for frame in [frame for frame, owner in self._loading_frames.items() if owner is session]:
+            self._on_stopped({"frameId": frame})
         for request in self.requests.open:
             if request.owner is session:
                 self._end(request.key)
@@ -237,6 +245,8 @@ class ExactContext:
         kind = event.get("type", "Other").lower()
         if kind == "script" and is_worker_script(event["requestId"]):
             self._on_worker_script(session, event["requestId"])
+        if kind == "document" and not request["url"].startswith(_NO_TRAFFIC):
+            self._loading_frames.pop(event.get("frameId", ""), None)
         if request["url"].startswith("data:") and kind == "document":
             self.flag("a frame's document is a data: URL, which is not held")
         if request["url"].startswith(_NO_TRAFFIC) or self._is_dropped(event, kind):
@@ -295,10 +305,14 @@ class ExactContext:
         """Handle a paused request of a target; `holder` is the session that paused it if not the target's."""
         request = event["request"]
         resume = partial((holder or session).post, "Fetch.continueRequest", {"requestId": event["requestId"]})
-        if self._is_dropped(event, event["resourceType"].lower()):
-            session.post("Fetch.failRequest", {"requestId": event["requestId"], "errorReason": "Aborted"})
-            return
         key = event.get("networkId") or event["requestId"]
+        if event["resourceType"] == "Document":
+            self._loading_frames.pop(event["frameId"], None)
+        if self._is_dropped(event, event["resourceType"].lower()) or key in self._cancelled:
+            (holder or session).post(
+                "Fetch.failRequest", {"requestId": event["requestId"], "errorReason": "Aborted"}
+            )
+            return
         self._flag_if_given_up(key, request["url"])
         pending = self._sent(key, request, event["resourceType"].lower())
         self.requests.paused(pending, event["requestId"], holder or session)
@@ -330,12 +344,26 @@ class ExactContext:
         """Drop the document request of a removed frame; whether it was made at all is a race."""
         if event.get("reason") == "swap":
             return
+        self._on_stopped(event)
         self._removed_frames.add(event["frameId"])
         for request in self.requests.open:
             if request.frame == event["frameId"] and request.stage is not RequestStage.RELEASED:
                 self.requests.ended(request.key)
 
+    def _on_loading(self, session: CdpSession, event: dict[str, Any]) -> None:
+        """Note a frame that gets a document, until its request is known or, without one, the document is.
+
+        The browser process commits a document without a request (`srcdoc`, `blob:`) at any time.
+        """
+        if event["frameId"] != session.target["targetId"]:
+            self._loading_frames[event["frameId"]] = session
+
+    def _on_stopped(self, event: dict[str, Any]) -> None:
+        if self._loading_frames.pop(event["frameId"], None):
+            self.requests.progress.set()
+
     def _on_navigated(self, session: CdpSession, event: dict[str, Any]) -> None:
+        self._on_stopped({"frameId": event["frame"]["id"]})
         target = session.target["targetId"]
         if event["frame"]["id"] == target:
             self._documents.add(target)
@@ -365,8 +393,16 @@ class ExactContext:
 
     def _on_failed(self, event: dict[str, Any]) -> None:
         request = self.requests.get(event["requestId"])
+        if event.get("canceled") and (request is None or request.stage is RequestStage.SENT):
+            self._cancelled.add(event["requestId"])  # it may still be paused
         if event.get("canceled") and request and request.stage in (RequestStage.SENT, RequestStage.PAUSED):
             request.reported = True  # whether it was sent before its cancellation is a race of two processes
+            if isinstance(
+                request.owner, CdpSession
+            ):  # a page that leaves does not wait for keepalive requests
+                request.owner.post(
+                    "Fetch.failRequest", {"requestId": request.fetch_id, "errorReason": "Aborted"}
+                )
         self._end(event["requestId"], event.get("errorText") or "failed")
 
     def _on_script_loaded(self, worker: str) -> None:
@@ -377,6 +413,12 @@ class ExactContext:
         """
         if self.requests.get(worker):
             self._end(worker)
+
+    def _on_script_arrived(self, worker: str) -> None:
+        """A worker waits before its first instruction; it reports the end of its script when it runs."""
+        if request := self.requests.get(worker):
+            self._report(request)
+            self.requests.ended(worker)
 
     def _give_up(self, request: PendingRequest) -> None:
         self._given_up.add(request.key)
@@ -440,13 +482,18 @@ class ExactContext:
                 await self._wait_for(request)
             await page.idle()
             await self.workers.calm(page.idle)
-            await self._account()
+            if await self._account():  # a document has begun
+                continue
             if begun != self.workers.begun:
                 begun, left = self.workers.begun, _BEGIN_ROUNDS
             if left:
                 left -= 1
                 continue
-            if not self._workers_pending(page):
+            # One at a time, and in the order of their names, when all that can begin are ready.
+            if self.workers.ready and (self.workers.lost or not self._will_begin(page, self.workers.ready)):
+                self.workers.begin_next()
+                continue
+            if not self._workers_pending(page) and not self.workers.ready:
                 return
             if self.requests.next_paused() and not self.workers.unreported and not self._will_begin(page):
                 return
@@ -464,11 +511,11 @@ class ExactContext:
         messages = (pages.unread and not workers.deaf) or (workers.unread and not pages.deaf)
         return bool(pages.starting or workers.starting or messages)
 
-    def _will_begin(self, page: PageSide) -> bool:
-        """Return True if a worker begins without a request that is held."""
+    def _will_begin(self, page: PageSide, ready: int = 0) -> bool:
+        """Return True if a worker begins without a request that is held, besides those that are ready."""
         starting = page.waits.starting + self.workers.waits.starting
         held = {request.key for request in self.requests.open if request.kind != "document"}
-        return starting > len(self.workers.loading(held))
+        return starting > ready + len(self.workers.loading(held))
 
     async def _wait_for_workers(self, page: PageSide) -> None:
         """Wait for an event of a worker; at most a second, since a replaced document never reports it."""
@@ -493,19 +540,25 @@ class ExactContext:
             moved.cancel()
         wanted.cancel()
 
-    async def _account(self) -> None:
-        """Wait until workers with a script have begun, and every request is known to be paused or not."""
+    async def _account(self) -> bool:
+        """Wait until workers with a script have begun, and every request is known to be paused or not.
+
+        Return True if a frame has got a document meanwhile.
+        """
         while self._pinning or self._beginning():
             await self._progress()
+        has_loaded = bool(self._loading_frames)
         try:
             async with asyncio.timeout(_ACCOUNT_SECONDS):
-                while self.requests.unaccounted() or self.requests.ambiguous():
+                while self._loading_frames or self.requests.unaccounted() or self.requests.ambiguous():
                     await self._progress()
         except TimeoutError:
+            self._loading_frames.clear()
             for request in self.requests.unaccounted():  # served from the page's memory, or not at all
                 self._give_up(request)
             for request in self.requests.ambiguous():
                 request.requester_known = True
+        return has_loaded
 
     def _beginning(self) -> list[str]:
         return self.workers.beginning({request.key for request in self.requests.open})

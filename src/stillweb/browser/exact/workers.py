@@ -1,8 +1,9 @@
 """Workers of a context at level EXACT: pinned before their first instruction, with ordered messages.
 
 A worker's global object is complete only when its first script is about to run
-(docs/decisions/0018-exact.md), so clock and seeds are installed there, at an instrumentation breakpoint. At a
-rest each worker in turn delivers its messages (`js/worker.js`, `js/hold.js`), so that no two of them race.
+(docs/decisions/0018-exact.md), so clock and seeds are installed there, at an instrumentation breakpoint. A
+worker stays at the breakpoint until a rest, at which one after the other begins. At a rest each worker in
+turn also delivers its messages (`js/worker.js`, `js/hold.js`), so that no two of them race.
 The creator of a worker reports it until it has begun, and a message to another process until it has arrived
 (`WorkerWaits`); a rest includes both.
 """
@@ -57,7 +58,12 @@ class Workers:
     """
 
     def __init__(
-        self, script: Callable[[str], str], control: str, flag: Callable[[str], None], progress: asyncio.Event
+        self,
+        script: Callable[[str], str],
+        control: str,
+        flag: Callable[[str], None],
+        progress: asyncio.Event,
+        arrived: Callable[[str], None],
     ) -> None:
         self.begun = 0
         self.lost = False
@@ -65,12 +71,15 @@ class Workers:
         self._control = json.dumps(control)
         self._flag = flag
         self._progress = progress
+        self._arrived = arrived  # called with a worker whose script has arrived
         self._running: dict[str, CdpSession] = {}
         self._replies: dict[str, dict[str, Any]] = {}  # the last of each running worker
         self._counts: dict[str, int] = {}  # by URL
         self._names: dict[str, tuple[str, int]] = {}
         self._loading: dict[str, set[str]] = {}  # a module worker's imports, by worker
         self._starting: dict[str, str] = {}  # URLs of workers that have not begun
+        self._unpinned: set[str] = set()  # workers that have not reached the breakpoint
+        self._ready: dict[str, CdpSession] = {}  # pinned workers at the breakpoint
         self._messages: dict[str, int] = {}  # number received, by worker
         self._made: defaultdict[str, set[str]] = defaultdict(set)  # targets of workers, by their maker
 
@@ -98,6 +107,7 @@ class Workers:
         index = self._counts.get(kind, 0)
         self._counts[kind] = index + 1
         self._starting[target["targetId"]] = url
+        self._unpinned.add(target["targetId"])
         if not waiting:
             self._lose(session)
         script = self._script(f"{target['type']}/{index}/")
@@ -106,7 +116,7 @@ class Workers:
         enabled = session.post("Debugger.enable")
         for event in ("Debugger.scriptParsed", "Inspector.workerScriptLoaded"):
             session.on(event, lambda _: None if enabled.done() else self._lose(session))
-        # Without a pause before it, the script could not be parsed, so nothing has run.
+        # The script has arrived. Its pause may be reported later; one that does not parse has none.
         session.on("Inspector.workerScriptLoaded", lambda _: self._not_starting(target["targetId"]))
         session.post("Debugger.setInstrumentationBreakpoint", {"instrumentation": "beforeScriptExecution"})
         loading = self._loading.setdefault(target["targetId"], set())
@@ -121,7 +131,9 @@ class Workers:
     def forget(self, target: str) -> None:
         """Remove a worker that has ended."""
         self._running.pop(target, None)
+        self._ready.pop(target, None)
         self._replies.pop(target, None)
+        self._unpinned.discard(target)
         self._not_starting(target)
 
     def beginning(self, open_requests: set[str]) -> list[str]:
@@ -165,19 +177,36 @@ class Workers:
         call = f"self[{self._control}]({json.dumps(command)}, {time})"
         return await self._evaluate(call, *self._running.values())
 
-    def _on_paused(self, session: CdpSession, script: str) -> None:
-        if session.target["targetId"] in self._starting:
-            pinned = session.post("Runtime.evaluate", {"expression": script})
-            pinned.add_done_callback(partial(self._on_pinned, session))
+    @property
+    def ready(self) -> int:
+        """Number of workers that wait for `begin_next`."""
+        return len(self._ready)
+
+    def begin_next(self) -> None:
+        """Let the first of the pinned workers run its script."""
+        target = min(self._ready, key=self._names.__getitem__)
+        session = self._ready.pop(target)
+        self._running[target] = session
+        self.begun += 1
         session.post("Debugger.disable")  # also resumes
+
+    def _on_paused(self, session: CdpSession, script: str) -> None:
+        target = session.target["targetId"]
+        if target not in self._unpinned:  # it ran before it could be pinned
+            session.post("Debugger.disable")
+            return
+        self._unpinned.discard(target)
+        pinned = session.post("Runtime.evaluate", {"expression": script})
+        pinned.add_done_callback(partial(self._on_pinned, session))
 
     def _on_pinned(self, session: CdpSession, result: asyncio.Future[dict[str, Any]]) -> None:
         target = session.target
-        self._not_starting(target["targetId"])
-        if result.cancelled() or result.exception() is not None:
+        if result.cancelled() or result.exception() is not None or session.gone.is_set():
+            self._not_starting(target["targetId"])
             return  # it ended before it began
-        self._running[target["targetId"]] = session
-        self.begun += 1
+        self._ready[target["targetId"]] = session
+        self._arrived(target["targetId"])
+        self._not_starting(target["targetId"])
         if thrown := result.result().get("exceptionDetails"):
             why = thrown.get("exception", {}).get("description", thrown["text"]).splitlines()[0]
             self._flag(f"{target['type']} {target['url']} could not be pinned: {why}")
@@ -188,6 +217,7 @@ class Workers:
         if self._starting.get(session.target["targetId"]):
             self._flag(f"{session.target['type']} {session.target['url']} ran before it could be pinned")
             self.lost = True
+            self._unpinned.discard(session.target["targetId"])
             self._not_starting(session.target["targetId"])
 
     def _not_starting(self, target: str) -> None:

@@ -2,10 +2,10 @@
 // reach the page at rests. Runs after hold.js; called with `pin` = {time, hold}.
 (pin) => {
   "use strict";
-  const { getOwnPropertyDescriptor } = Object;
+  const { defineProperty, getOwnPropertyDescriptor, getPrototypeOf } = Object;
   const { apply } = Reflect;
   const { hooks } = pin.time;
-  const { push, wrap, before } = pin.hold;
+  const { push, wrap, before, flag } = pin.hold;
   const NativePromise = Promise;
   const listen = EventTarget.prototype.addEventListener;
   const dispatch = EventTarget.prototype.dispatchEvent;
@@ -52,6 +52,87 @@
     ["IdleDetector", "requestPermission"],
   ]) wrap(globalThis[owner], names);
   wrap(globalThis, ["queryLocalFonts", "getScreenDetails"]);
+
+  // A file is written when its stream is closed, by a method of all streams.
+  const { FileSystemWritableFileStream: writable, FileSystemDirectoryHandle: folder } = globalThis;
+  if (writable) {
+    for (const name of ["close", "abort"]) {
+      const { value, ...rest } = getOwnPropertyDescriptor(WritableStream.prototype, name);
+      defineProperty(writable.prototype, name, { ...rest, value });
+    }
+    wrap(writable.prototype, ["close", "abort"]);
+  }
+  // Their iterators have a prototype that only an iterator shows.
+  const wrapped = new WeakSet();
+  for (const name of folder ? ["entries", "keys", "values", Symbol.asyncIterator] : []) {
+    const old = getOwnPropertyDescriptor(folder.prototype, name);
+    const value = { [name]() {
+      const made = apply(old.value, this, []);
+      const prototype = getPrototypeOf(made);
+      if (!wrapped.has(prototype)) {
+        wrapped.add(prototype);
+        wrap(prototype, ["next", "return"]);
+      }
+      return made;
+    } }[name];
+    defineProperty(folder.prototype, name, { ...old, value });
+  }
+
+  // ---- garbage collection ------------------------------------------------------------------------
+  // Its time depends on the machine. No object that a page can ask about is collected, which ECMAScript permits.
+  const targets = new WeakMap(); // reference -> its target
+  const { WeakRef: reference, FinalizationRegistry: registry } = globalThis;
+  globalThis.WeakRef = new Proxy(reference, { construct(target, args, newTarget) {
+    const made = Reflect.construct(target, args, newTarget === globalThis.WeakRef ? target : newTarget);
+    targets.set(made, args[0]);
+    return made;
+  } });
+  reference.prototype.constructor = globalThis.WeakRef;
+  globalThis.FinalizationRegistry = new Proxy(registry, { construct(target, [callback], newTarget) {
+    const never = typeof callback === "function" ? () => {} : callback; // throws for other values
+    return Reflect.construct(target, [never], newTarget === globalThis.FinalizationRegistry ? target : newTarget);
+  } });
+  registry.prototype.constructor = globalThis.FinalizationRegistry;
+
+  // ---- what is not pinned ------------------------------------------------------------------------
+  const notes = (owner, names, what) => {
+    for (const name of names) {
+      const native = owner?.[name];
+      if (!native) continue;
+      owner[name] = { [name](...args) {
+        flag(what);
+        return apply(native, this, args);
+      } }[name];
+    }
+  };
+  notes(of("Performance"), ["measureUserAgentSpecificMemory"], "memory is measured");
+  notes(of("PressureObserver"), ["observe"], "a PressureObserver reports the machine's load");
+  notes(of("SpeechSynthesis"), ["speak"], "speech runs on the real clock");
+  // Without voices of the system, the list stays empty; the browser process announces it at any time.
+  const speech = getOwnPropertyDescriptor(globalThis, "speechSynthesis");
+  if (speech) {
+    let known = null;
+    defineProperty(globalThis, "speechSynthesis", { ...speech, get() {
+      const made = speech.get.call(this ?? globalThis);
+      if (known !== made) listen.call(known = made, "voiceschanged", (event) => event.stopImmediatePropagation());
+      return made;
+    } });
+  }
+  // Changes of cookies come from the network process, for pages that listen for them.
+  const cookies = of("CookieStore");
+  if (cookies) {
+    const hears = "a page hears of changes of cookies at any time";
+    const change = getOwnPropertyDescriptor(cookies, "onchange");
+    if (change) defineProperty(cookies, "onchange", { ...change, set(handler) {
+      flag(hears);
+      change.set.call(this, handler);
+    } });
+    defineProperty(cookies, "addEventListener", { configurable: true, writable: true, enumerable: true,
+      value: { addEventListener(...args) {
+        flag(hears);
+        return apply(listen, this, args);
+      } }.addEventListener });
+  }
 
   // ---- callbacks ---------------------------------------------------------------------------------
   const called = (callback, args) => {

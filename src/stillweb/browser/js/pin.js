@@ -107,6 +107,11 @@
     }
   };
   constant((globalThis.Navigator ?? globalThis.WorkerNavigator).prototype, { hardwareConcurrency: 4, deviceMemory: 8 });
+  if (globalThis.performance?.memory) { // of a prototype without a name
+    constant(Object.getPrototypeOf(performance.memory), {
+      jsHeapSizeLimit: 4294705152, totalJSHeapSize: 10000000, usedJSHeapSize: 10000000,
+    });
+  }
   // From the profile's user agent, not from the browser in use (context.py).
   const { NavigatorUAData: data } = globalThis;
   if (data && "hints" in pin) {

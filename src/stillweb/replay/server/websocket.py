@@ -383,7 +383,7 @@ def begin(session: Session, handshake: Request) -> ServedRequest:
     counted = f"{len(frames.frames) - sent} frames of the site, {sent} of the page"
     deflate = _deflate(request, entry)
     script = SocketScript(
-        frames if used < len(entries) else _left_open(frames),
+        frames if used < len(entries) else left_open(frames),
         _Sameness(request.url, session.policy),
         _Misses(session, request.url, session.resets),
         deflate=deflate[0] if deflate else None,
@@ -491,10 +491,10 @@ def _match(entries: Sequence[Entry], used: int, note: str, counted: str) -> Matc
     return Match(tier, chosen.order, "; ".join(filter(None, (note, place, counted))))
 
 
-def _left_open(frames: Frames) -> Frames:
+def left_open(frames: Frames) -> Frames:
     """Return frames without the site's end: past the recordings a page would reopen it forever."""
     left = tuple(frame for frame in frames.frames if frame.sent or frame.opcode != CLOSE)
-    return Frames(left, ConnectionEnd.OPEN)
+    return replace(frames, frames=left, end=ConnectionEnd.OPEN)
 
 
 def _is_key(key: str) -> bool:
