@@ -23,7 +23,7 @@ from stillweb import clock
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection, locked
 from stillweb.collections.learn.rules import read_rules
-from stillweb.collections.misses import Missed
+from stillweb.collections.misses import Missed, Sighting
 from stillweb.collections.pack.reader import Pack
 from stillweb.coverage.causes import url_template
 from stillweb.env import EnvOptions, Observation, VectorEnv, VectorOptions
@@ -93,6 +93,7 @@ class FillReport:
         steps: steps taken; `requested` of them sent a request, `filled` of those one that was new.
         exchanges: answers added to the recording; `documents` of them are pages.
         misses: requests that were not sent to the site: POST requests, WebSockets, other hosts.
+        searches: documents with a query that were added.
         failed: URLs that gave no answer, with the reason.
         is_dry: whether they ended because steps found little that is new.
     """
@@ -104,6 +105,7 @@ class FillReport:
     exchanges: int = 0
     documents: int = 0
     misses: list[Missed] = field(default_factory=list)
+    searches: list[Missed] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
 
@@ -144,6 +146,7 @@ async def fill(
                     await site.close()
                 run.report.exchanges, run.report.documents = writer.added, site.documents
                 run.report.failed |= site.failed
+                run.report.searches = site.searches
     return run.report
 
 
@@ -193,6 +196,7 @@ class _LiveSite:
     ) -> None:
         self.failed: dict[str, str] = {}
         self.documents = 0
+        self.searches: list[Missed] = []
         self._fetcher = fetcher
         self._writer = writer
         self._secrets = secrets
@@ -259,13 +263,21 @@ class _LiveSite:
             return None
         if exchange.response.status in BUSY:
             return None
-        self.documents += destination(request.headers) == "document"
+        self._note_document(request)
         if self._secrets is None:
             self._writer.write(exchange, None)
             return exchange
         redacted = self._secrets.redact(exchange, None)
         self._writer.write(*redacted)
         return redacted[0]
+
+    def _note_document(self, request: Request) -> None:
+        if destination(request.headers) != "document":
+            return
+        self.documents += 1
+        if "?" in request.url:
+            nowhere = Sighting("", 0)
+            self.searches.append(Missed("", "", "GET", request.url, nowhere, nowhere, resource="document"))
 
 
 def _rendered(exchange: Exchange) -> tuple[_Body, Head]:

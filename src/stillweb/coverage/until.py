@@ -224,10 +224,11 @@ class _Loop:
         """Record in passes until the filling walks find little that is new; return the exchanges by means."""
         recorded: Counter[str] = Counter()
         misses, walked = result.misses(), sum(1 for _ in result.steps())
+        searches: list[Missed] = []
         linked = sum(_is_document(each) * each.count for each in misses) / _total(misses)
         while self._to_record > _LEAST:
             self._pass_end = monotonic() + self._budget()
-            added = Counter(harvest=await self._harvest(misses, walked, _within(linked)))
+            added = Counter(harvest=await self._harvest([*misses, *searches], walked, _within(linked)))
             found = await self._fill(_AMEND_LEFT)
             added["fill"] = found.exchanges
             if not self._options.read_only and any(each.method in MUTATIONS for each in found.misses):
@@ -235,7 +236,9 @@ class _Loop:
             if misses or found.misses:
                 added["amend"] = await self._amend([*misses, *found.misses])
             recorded += added
-            misses, walked, linked = found.misses, found.steps, found.documents / max(1, found.exchanges)
+            linked = found.documents / max(1, found.exchanges)
+            # Filling walks prefer unused controls. They show which searches are sent, and not how often.
+            misses, searches, walked = found.misses, found.searches, 0
             if found.is_dry or not added.total():
                 break
         if recorded["fill"] + recorded["harvest"] == 0 and self._to_record > _LEAST:

@@ -87,28 +87,49 @@ class TypedText:
             missed: all misses of the same walks.
             steps: number of steps of these walks, 0 if it is unknown.
         """
+        counts, links = self._count_fields(missed)
+        for request, at in word_templates(plain, self.words.weights):
+            counts[WordTemplate(request, at)] = request.count
+            self.places.add_template(WordTemplate(request, at))
+        self._add_known(known)
+        if not steps:
+            return
+        each = self._frontier.weight_waiting() / (links + _ONE)
+        for place, count in counts.items():
+            weight = each * count / self._unrecorded(place)
+            if isinstance(place, WordTemplate):
+                self._measured[place.identity] = max(weight, self._measured.get(place.identity, 0.0))
+            self._raise(place, weight)
+
+    def _count_fields(self, missed: Sequence[Missed]) -> tuple[Counter[_Place], int]:
+        """Return how often a word of each field was missed, and the misses of other documents."""
         counts: Counter[_Place] = Counter()
         links = 0
         for miss in missed:
             if miss.method == "GET" and miss.resource == "document":
                 field = self.places.sent_by(wire_url(miss.url), miss.count)
-                links += 0 if field else miss.count
-                if field is not None:
+                if field is None:
+                    links += miss.count
+                else:
                     counts[field] += miss.count
-        for request, at in word_templates(plain, self.words.weights):
-            counts[WordTemplate(request, at)] = request.count
-        for request, at in word_templates(known, self.words.weights, named=True):
-            template = WordTemplate(request, at)
+        return counts, links
+
+    def _add_known(self, known: Iterable[PlainRequest]) -> None:
+        """Take recorded requests of scripts; all together are as likely as the likeliest field."""
+        found = [
+            (WordTemplate(request, at), request.count)
+            for request, at in word_templates(known, self.words.weights, named=True)
+        ]
+        typed = max(map(self._frontier.weight_of, self.places.forms()), default=0.0)
+        most = max(typed, _SUGGESTED / (1 - DAMPING))
+        total = sum(count for _, count in found)
+        for template, count in found:
             self.places.add_template(template)
-            weight = self._measured.get(template.identity, _SUGGESTED / (1 - DAMPING))
-            self._frontier.add_other(template, weight)
-        each = self._frontier.weight_waiting() / (links + _ONE)
-        for place, count in counts.items():
-            weight = each * count / self._unrecorded(place) if steps else _SUGGESTED / (1 - DAMPING)
-            if isinstance(place, WordTemplate):
-                self.places.add_template(place)
-                self._measured[place.identity] = max(weight, self._measured.get(place.identity, 0.0))
-            self._frontier.add_other(place.source, max(0.0, weight - self._frontier.weight_of(place.source)))
+            self._raise(template, max(most * count / total, self._measured.get(template.identity, 0.0)))
+
+    def _raise(self, place: _Place, weight: float) -> None:
+        missing = weight - self._frontier.weight_of(place.source)
+        self._frontier.add_other(place.source, max(0.0, missing))
 
     def _unrecorded(self, place: _Place) -> float:
         """Return the share of typed words that a place has no recorded answer for."""
