@@ -238,7 +238,8 @@ class _Loop:
             recorded += added
             linked = found.documents / max(1, found.exchanges)
             # Filling walks prefer unused controls. They show which searches are sent, and not how often.
-            misses, searches, walked = found.misses, found.searches, 0
+            misses, walked = found.misses, 0
+            searches += found.searches
             if found.is_dry or not added.total():
                 break
         if recorded["fill"] + recorded["harvest"] == 0 and self._to_record > _LEAST:

@@ -28,6 +28,7 @@ _FORM = "application/x-www-form-urlencoded"
 _DOCUMENTS = ("document", "iframe", "frame")
 _LONGEST_WORD = 60
 _COMBINATIONS = 4  # of the other parameters of one search, the most frequent first
+_BEGUN = 2  # beginnings of other texts that show that each key sends a request
 _SEARCHED = re.compile(
     r"^(?:q|s|kw|st|text|word|words|value)$|query|search|term|keyword|prefix|filter|find|needle|suggest",
     re.IGNORECASE,
@@ -126,8 +127,9 @@ def _combined(requests: list[PlainRequest], at: int, words: Collection[str]) -> 
         pairs = request.pairs
         by_others[tuple(pairs[:at] + pairs[at + 1 :])].append(request)
     values = sorted({request.pairs[at][1] for request in requests})
-    longer = pairwise(values)
-    by_key = any(value not in words for value in values) or any(b.startswith(a) for a, b in longer)
+    # One text that no page has may also be a word of a page that was not parsed, sent whole.
+    begun = [a for a, b in pairwise(values) if b.startswith(a) and a not in words and not a.isdecimal()]
+    by_key = len(begun) >= _BEGUN
     combined = [
         replace(same[0], count=sum(request.count for request in same), by_key=by_key)
         for same in by_others.values()
