@@ -217,3 +217,23 @@ def test_a_digest_of_a_value_is_an_encoding(name: str) -> None:
     for change, digested in (("plain", text), ("lf", text.replace("\r\n", "\n"))):
         wanted = hashlib.new(name, digested.encode()).hexdigest().encode()
         assert Encodings(text).encoded(f"{change}>{name}") == wanted
+
+
+SIGNED = (
+    "IjBhNGQ3ZTUwYmVhZGI4ODkxM2Q0ZGZm.aR-Ex_Q.kq8Vv3KI8g4_FkiGUXeuuQVmHtE",
+    "IjA0ZDdlNTBiZWFkYjg4OTEzZDRkZmYx.aRx0Zg.Zx-QpVv3KI8g4FkiG_UXeuuQVmHt-",
+)
+
+
+def test_a_signed_token_is_one_word_whatever_its_punctuation() -> None:
+    values = [Encodings("Quvo")]
+    pages = [f'<input value="{token}"><p>Quvo</p>'.encode() for token in SIGNED]
+    first, again = (split(page, values) for page in pages)
+    places = volatile_between(first, again)
+    assert isinstance(places, set)
+    assert [first.atoms[place] for place in places] == [SIGNED[0].encode()]
+
+
+def test_a_long_quoted_name_is_cut_into_its_words() -> None:
+    name = b'"a-long-name-of-an-image-that-is-no-token-at-all.png"'
+    assert len(split(name, []).atoms) > 10

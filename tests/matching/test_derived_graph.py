@@ -339,3 +339,28 @@ def test_stored_branches_of_the_first_format_start_at_the_start_state() -> None:
     stored = dump(proved(ADD_A))
     del stored["after"], stored["own"], stored["traces"]
     assert load(stored).path == ("add a",)
+
+
+TRIPLES = ((ADD_A, ADD_B, NOTE), (ADD_B, ADD_A, NOTE), (ADD_A, NOTE, ADD_A))
+
+
+def test_three_writes_in_a_row_are_answered_where_the_three_were_recorded_and_missed_elsewhere() -> None:
+    branches = [proved(*path) for path in (*SINGLE, *PAIRS, *TRIPLES)]
+    answered = 0
+    for path in product(FORMS, repeat=3):
+        session = Session(branches)
+        results = [session.write(form, text) for form, text in zip(path, TEXTS, strict=True)]
+        for page in PAGES:
+            session.send(get(page))  # fails if it is not the live one
+        if all(results):
+            answered += 1
+            assert path in TRIPLES
+        elif path in TRIPLES:
+            pytest.fail(f"{[form.name for form in path]} was recorded")
+    assert answered == len(TRIPLES)
+
+
+def test_a_fourth_write_is_a_miss() -> None:
+    session = Session([proved(*path) for path in (*SINGLE, *PAIRS, *TRIPLES)])
+    assert [session.write(form, TEXTS[0]) for form in (ADD_A, ADD_B, NOTE)] == [True] * 3
+    assert not session.write(NOTE, TEXTS[1])

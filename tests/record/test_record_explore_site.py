@@ -19,6 +19,7 @@ from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.explore import ExploreEvent, ExploreOptions, ExploreReport, explore
 from stillweb.record.explore.values import Values
 from stillweb.record.options import ScopeKind
+from stillweb.record.reset import SiteReset
 from stillweb.replay.client import ReplayClient
 from stillweb.replay.server.server import ReplayOptions, serve
 
@@ -120,3 +121,22 @@ async def test_a_collection_without_a_page_in_scope_says_what_to_do(tmp_path: Pa
     with pytest.raises(RecordError, match="no page in scope") as caught:
         await go(collection, ca, site, 3)
     assert "--explore" in caught.value.hint
+
+
+@pytest.mark.timeout(300)
+async def test_the_site_is_put_back_before_the_context_after_a_change(tmp_path: Path, ca, site) -> None:
+    build(site)
+    site.page("/reset", "ok")
+    collection = Collection.create(tmp_path, "site")
+    collection.write_pages([Page(f"{HOME}item", "20240506070809")])
+    options = ExploreOptions(12, links=0, record=site.options, reset=SiteReset(reset_url=f"{HOME}reset"))
+    report = await explore(collection, ca, Scope.of(ScopeKind.HOST, [HOME]), options)
+    asked = [(each.method, each.path) for each in site.asked]
+    assert ("POST", "/basket") in asked
+    assert report.uncertain == 0
+    assert asked.count(("POST", "/reset")) == report.resets
+    without = replace(options, reset=SiteReset())
+    collection = Collection.create(tmp_path, "other")
+    collection.write_pages([Page(f"{HOME}item", "20240506070809")])
+    again = await explore(collection, ca, Scope.of(ScopeKind.HOST, [HOME]), without)
+    assert (again.resets, again.uncertain) == (0, report.resets)

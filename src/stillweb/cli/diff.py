@@ -55,6 +55,8 @@ def print_report(report: DiffReport) -> None:
     for page in uncompared:
         if page.error:
             echo(f"not replayed: {page.url}: {page.error}")
+    if derived := report.derived:
+        echo(f"{derived} answers are derived from templates of forms, not recorded")
     echo(f"{report.collection}: {report.summary()} ({report.seconds:.1f} s)")
 
 
@@ -258,7 +260,7 @@ async def _traces(
         return ()
     from stillweb.diff.compare.traces import diff_traces  # the environment is slow to import
 
-    return await diff_traces(url, collection, level=options.level, on_trace=on_trace)
+    return await diff_traces(url, collection, level=options.level, derived=options.derived, on_trace=on_trace)
 
 
 async def _between(root: Path, names: tuple[str, str], options: DiffOptions) -> DiffReport:

@@ -145,6 +145,14 @@ def print_explored(name: str, report: ExploreReport) -> None:
         f"{name}: {report.acts} actions taken, {totals['states']} states, {report.waiting} not reached, "
         f"{report.exchanges} exchanges; {totals['answered']} of {totals['actions']} actions have an answer"
     )
+    if report.resets:
+        echo(f"  put back {report.resets} times, after an action had changed the site")
+    if report.uncertain:
+        echo(
+            f"  {report.uncertain} browser contexts began after another one had changed the site: "
+            "--reset-command or --reset-url puts it back",
+            err=True,
+        )
     for line in report.repaired:
         echo(f"  repaired: {line}", err=True)
     for fault in report.faults:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import print_json, print_table, progress, until_signal
+from stillweb.cli.console import echo, print_json, print_table, progress, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.explore import skip_option
 from stillweb.cli.record.login import login_of, login_options
@@ -62,6 +62,12 @@ def forms(name: str, options: FormsOptions, reach: CrawlOptions, **given: Any) -
 
         report = until_signal(record_forms(collection, ca, scope, options, show))
     _print_report(name, report, as_json=given["as_json"])
+    if not options.reset:
+        echo(
+            "the site was not put back between the recordings, so that each may show the writes of those "
+            "before: give --reset-command or --reset-url",
+            err=True,
+        )
 
 
 def _print_report(name: str, report: FormsReport, *, as_json: bool) -> None:

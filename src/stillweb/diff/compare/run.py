@@ -152,6 +152,10 @@ class DiffOptions:
         Path | None,
         Option("Folder for state and screenshots.", path="folder", default="diff/ in the collection"),
     ] = None
+    derived: Annotated[
+        bool,
+        Option("Allow derived answers to forms, as `replay --derived` does; they are counted apart."),
+    ] = False
     fresh: Annotated[bool, Option("Start over instead of resuming an interrupted comparison.")] = False
 
 
@@ -206,7 +210,15 @@ async def diff(
                 has_ledger = info.features.get("ledger", False)
                 timeout, level = options.page_timeout, options.level
                 setup = VisitSetup(
-                    collection.name, manifest, client, browser, settings, level, timeout, has_ledger
+                    collection.name,
+                    manifest,
+                    client,
+                    browser,
+                    settings,
+                    level,
+                    timeout,
+                    has_ledger,
+                    options.derived,
                 )
                 context = ComparisonContext(collection.name, state.pictures, settings, gates)
                 with pool_of(options, len(waiting)) as pool:

@@ -116,6 +116,7 @@ async def diff_traces(
     *,
     level: Level = Level.CLOCK,
     browser: Browser | None = None,
+    derived: bool = False,
     on_trace: Callable[[TraceDiff], None] = lambda trace: None,
 ) -> tuple[TraceDiff, ...]:
     """Repeat every recorded trace of a collection and compare.
@@ -125,6 +126,7 @@ async def diff_traces(
         collection: the collection with the traces.
         level: determinism level.
         browser: browser to use; None starts one.
+        derived: whether derived answers are allowed.
         on_trace: called with each compared trace.
 
     Raises:
@@ -135,7 +137,14 @@ async def diff_traces(
         began = clock.perf()
         observe = (reference.forms if reference else ()) or _DEFAULT_FORMS
         try:
-            async with Env(proxy, collection.name, level=level, observe=observe, browser=browser) as env:
+            async with Env(
+                proxy,
+                collection.name,
+                level=level,
+                observe=observe,
+                browser=browser,
+                derived=derived or None,
+            ) as env:
                 run = await run_trace(env, trace, keep=True)
             result = await asyncio.to_thread(compare_runs, collection.name, reference, run)
         except StillwebError as error:
@@ -161,6 +170,7 @@ def compare_runs(collection: str, reference: RecordedRun | None, run: TraceRun) 
             url=step.url,
             scores=_scores(reference, step),
             misses=step.misses,
+            derived=step.derived,
         )
         for at, step in enumerate(run.steps)
     )

@@ -116,6 +116,7 @@ class VisitSetup:
     level: Level
     page_timeout: float
     has_ledger: bool
+    derived: bool = False
 
     def pinning(self, page: Page) -> Pinning:
         # An archive that was recorded unpinned is pinned to the page's own time.
@@ -151,6 +152,8 @@ async def visit_page(setup: VisitSetup, page: Page) -> ReplayedPage:
 async def _visit(setup: VisitSetup, page: Page) -> ReplayedPage:
     session = await setup.client.open_session(setup.collection)
     try:
+        if setup.derived:
+            await setup.client.answer_unrecorded(session.id, derived=True)
         return await _visit_in_session(setup, page, session)
     finally:
         await setup.client.close_session(session.id)

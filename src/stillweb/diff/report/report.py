@@ -20,6 +20,7 @@ from stillweb.diff.compare.findings import Finding, FindingSeverity
 from stillweb.diff.compare.metrics import BodyAgreement, DiffLine, ResourceAgreement, ResourceRow
 from stillweb.diff.compare.pixels import PixelDiff
 from stillweb.diff.compare.settings import DEFAULT_GATES, LOWER_IS_BETTER, METRICS, loss, passes
+from stillweb.model import Tier
 
 if TYPE_CHECKING:
     from stillweb.diff.certify.certificate import Certificate
@@ -203,6 +204,7 @@ class StepDiff:
     url: str = ""
     scores: Mapping[str, float] = field(default_factory=dict)
     misses: int = 0
+    derived: int = 0
 
     @property
     def same(self) -> bool:
@@ -270,6 +272,12 @@ class DiffReport:
     sides: tuple[str, str] = ("recorded", "replayed")
 
     @property
+    def derived(self) -> int:
+        """Number of derived answers, which no recording holds, on pages and in traces."""
+        pages = sum(page.counts.tiers.get(Tier.DERIVED.value, 0) for page in self.pages)
+        return pages + sum(step.derived for trace in self.traces for step in trace.steps)
+
+    @property
     def reward_agreement(self) -> float | None:
         """Share of the traces with a recorded reward whose replay has the same; None without such traces."""
         agree = [trace.rewards_agree for trace in self.traces if trace.rewards_agree is not None]
@@ -334,6 +342,7 @@ class DiffReport:
             "summary": self.summary(),
             "sides": list(self.sides),
             "reward_agreement": self.reward_agreement,
+            "derived": self.derived,
             "traces": [trace.to_dict() for trace in self.traces],
             "findings": [finding.to_dict() for finding in self.all_findings()],
             "requests": [_row_dict(row) for row in self.requests],

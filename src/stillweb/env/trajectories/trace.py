@@ -124,6 +124,7 @@ class TraceStep:
     terminated: bool = False
     requests: int = 0
     misses: int = 0
+    derived: int = 0
     error: str = ""
     observation: Observation | None = field(default=None, repr=False)
     info: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -207,6 +208,7 @@ def _step(
         flags=tuple(info["determinism"].get("flags", ())),
         requests=traffic["requests"],
         misses=traffic["misses"],
+        derived=traffic["derived"],
         error=info["action"]["error"],
         observation=observation if keep else None,
         info=info if keep else None,

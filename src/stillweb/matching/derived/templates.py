@@ -31,7 +31,11 @@ __all__ = [
     "volatile_between",
 ]
 
-_FINE = re.compile(rb"[A-Za-z0-9]+|[^A-Za-z0-9]")
+# A quoted signed token is one word: its parts have another length in each response.
+_TOKEN = (
+    rb"(?<=[\"'])(?=[^\"']*[0-9])(?=[^\"']*[A-Z])(?=[^\"']*[a-z])[A-Za-z0-9][A-Za-z0-9_.~=-]{39,}(?=[\"'])"
+)
+_FINE = re.compile(_TOKEN + rb"|[A-Za-z0-9]+|[^A-Za-z0-9]")
 _WORD = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _CONTEXT = 24  # atoms of context in the reason of a refusal
 _CLOCK = re.compile(rb"([0-2]?[0-9]):([0-5][0-9])(?::([0-5][0-9]))?")

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ from stillweb.browser.launch import launch
 from stillweb.browser.profile import Pinning, Profile
 from stillweb.certs import CertAuthority
 from stillweb.clock import monotonic
+from stillweb.collections.graph import note_reset
 from stillweb.collections.layout import Collection, locked
 from stillweb.collections.learn.guards import is_csrf
 from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
@@ -42,6 +44,7 @@ from stillweb.record.explore.journal import (
 from stillweb.record.explore.links import add_candidates, open_links
 from stillweb.record.explore.options import ExplorationContext, ExploreEvent, ExploreOptions, ExploreReport
 from stillweb.record.explore.plan import ActionPlan, Link, OfferedAction, make_plan, other_fills
+from stillweb.record.harvest.fetch import PageFetcher
 from stillweb.record.login.run import log_in_separately
 from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.recording import begin, pinning_of, repair_archive
@@ -153,6 +156,9 @@ class Exploration:
     Args:
         context: browser, proxy and settings.
         journal: journal to write to.
+
+    Attributes:
+        on_reset: called after the site was put back.
     """
 
     def __init__(self, context: ExplorationContext, journal: ExplorationJournal) -> None:
@@ -161,9 +167,11 @@ class Exploration:
         self._journal = journal
         self._frontier = ExploreFrontier()
         self.tokens = Tokens()
+        self.on_reset: Callable[[], None] = lambda: None
         self._plans: dict[str, tuple[PageState, ActionPlan]] = {}
         self._crawled: frozenset[str] = frozenset()
         self._links_opened = False
+        self._put_back_at = 0  # writes of the recording when the site was last in its first state
         self._started = monotonic()
 
     async def explore(self, urls: Sequence[str]) -> None:
@@ -233,6 +241,7 @@ class Exploration:
         known = self._plans.get(target.state) if target.trying else None
         if known and self._journal.knows_all(*known):  # another state has proved the rest since
             return
+        await self._put_back()
         async with self._context.walking() as walker:
             state = await self._arrive(walker, target)
             if state is not None:
@@ -240,6 +249,23 @@ class Exploration:
                 await self._explore_state(_StateVisit(walker, target, state, share))
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._context.recording.idle(), _DRAIN_SECONDS)
+
+    async def _put_back(self) -> None:
+        """Put the site back if it was changed since the last time; count the context if no reset is known."""
+        report, written = self._journal.report, self._writes()
+        if written == self._put_back_at:
+            return
+        if not self._options.reset:
+            report.uncertain += 1
+            return
+        async with PageFetcher(self._options.record, {}) as fetcher:
+            await self._options.reset.run(fetcher)
+        self.on_reset()
+        report.resets += 1
+        self._put_back_at = written
+
+    def _writes(self) -> int:
+        return self._context.recording.account.writes
 
     async def _arrive(self, walker: Walker, target: FrontierState) -> PageState | None:
         """Go to a target; return None if it is not a page in scope."""
@@ -487,6 +513,7 @@ async def _explore(
         ):
             context = ExplorationContext(browser, recording, *pinning_of(manifest), scope, options)
             run = Exploration(context, ExplorationJournal(reach, known, lines, report, recording, on_event))
+            run.on_reset = partial(note_reset, collection)
             try:
                 await run.explore(urls)
             finally:

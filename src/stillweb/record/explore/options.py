@@ -18,6 +18,7 @@ from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import FormValues, Values
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
+from stillweb.record.reset import SiteReset
 
 if TYPE_CHECKING:
     from stillweb.record.proxy.running import RecordingProxy
@@ -66,6 +67,7 @@ class ExploreOptions:
         Option("Also try controls that log out, delete, order or pay, and accept dialogs.", "--destructive"),
     ] = False
     mutations: Annotated[bool, Option("Send no form by POST.", "--read-only")] = True
+    reset: SiteReset = field(default_factory=SiteReset)
     login: Login | None = None
     storage_state: Mapping[str, Any] | None = None
     browser: Path | None = None
@@ -92,6 +94,8 @@ class ExploreReport:
         opened: links that were opened without being explored.
         exchanges, body_bytes: written by this run.
         waiting: states that were not entered.
+        resets: how often the site was put back after an action that changed it.
+        uncertain: browser contexts that began after another one had changed the site, and no reset.
         faults: browser failures, one line each.
         summary: summary of the map.
         repaired: repairs after a killed recording, one line each.
@@ -103,6 +107,8 @@ class ExploreReport:
     exchanges: int = 0
     body_bytes: int = 0
     waiting: int = 0
+    resets: int = 0
+    uncertain: int = 0
     faults: list[str] = field(default_factory=list)
     summary: dict[str, object] = field(default_factory=dict)
     repaired: list[str] = field(default_factory=list)

@@ -29,6 +29,7 @@ _KINDS: dict[str, Kind] = {
     "date": "date",
 }
 _MAIL = re.compile(r"e-?mail", re.IGNORECASE)
+_NUMBER = re.compile(r"(?:\w+[_-])?(?:amount|price|cost|quantity|qty)", re.IGNORECASE)
 _SENDING = ("submit", "image")
 _NEVER = ("button", "reset", "file", *_SENDING)
 _TOGGLED = ("checkbox", "radio")
@@ -185,6 +186,8 @@ def _kind(each: Input) -> Kind:
     kind = _KINDS.get(each.type, "")
     if not each.name or not kind:
         return ""
+    if kind == "text" and _NUMBER.fullmatch(each.name):
+        return "number"
     return "email" if kind == "text" and any(map(_MAIL.search, (each.name, *each.names))) else kind
 
 

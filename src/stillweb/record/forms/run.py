@@ -99,6 +99,12 @@ class FormsOptions:
             min=0,
         ),
     ] = 0
+    triples: Annotated[
+        int,
+        Option(
+            "Record at most N sequences of three forms, of those whose pairs (--pairs) are proved.", min=0
+        ),
+    ] = 0
     reset: SiteReset = field(default_factory=SiteReset)
     script: Annotated[
         tuple[ScriptForm, ...],
@@ -208,10 +214,23 @@ class _FormsRun:
             outcomes.append(outcome)
             on_form(outcome, len(planned) - number - 1)
         pairs = _pairs(self._variants)[: self._options.pairs]
-        for number, pair in enumerate(pairs):
-            outcome = await self._form(PlannedForm(pair[1]), pair[:1])
+        outcomes += await self._sequences(pairs, on_form)
+        proved = {each.path for each in self.proved}
+        longer = [
+            (*pair, variant)
+            for pair in pairs
+            for variant in self._variants
+            if _names(pair) in proved and _names((pair[1], variant)) in proved
+        ]
+        return [*outcomes, *await self._sequences(longer[: self._options.triples], on_form)]
+
+    async def _sequences(self, sequences: Sequence[_Variants], on_form: OnForm) -> list[FormOutcome]:
+        """Record forms one after the other; the last of each sequence is the one to prove."""
+        outcomes = []
+        for number, each in enumerate(sequences):
+            outcome = await self._form(PlannedForm(each[-1]), each[:-1])
             outcomes.append(outcome)
-            on_form(outcome, len(pairs) - number - 1)
+            on_form(outcome, len(sequences) - number - 1)
         return outcomes
 
     async def run_scripts(
@@ -491,6 +510,10 @@ class _FormsRun:
 
     async def _reset(self) -> None:
         await self._options.reset.run(self._fetcher)
+
+
+def _names(variants: _Variants) -> tuple[str, ...]:
+    return tuple(each.name for each in variants)
 
 
 def _pairs(variants: Sequence[FormVariant]) -> list[tuple[FormVariant, FormVariant]]:

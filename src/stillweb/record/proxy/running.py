@@ -15,7 +15,7 @@ from stillweb import clock
 from stillweb.browser.activity import Requested
 from stillweb.errors import RecordError
 from stillweb.http.control import Ledger, LedgerEntry
-from stillweb.model import Exchange, header
+from stillweb.model import MUTATIONS, Exchange, header
 from stillweb.record.proxy.flows import EventStream, Socket, request_url, socket_url
 from stillweb.urls import wire_url
 
@@ -129,15 +129,18 @@ class RequestAccount:
 
     Attributes:
         counts: all requests by outcome, dropped entries included.
+        writes: number of requests that may have changed the site.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
+    writes: int = 0
     _entries: deque[tuple[int, RequestRecord]] = field(default_factory=lambda: deque(maxlen=LEDGER_ENTRIES))
     _total: int = 0
 
     def add(self, record: RequestRecord) -> None:
         self._total += 1
         self.counts[record.outcome.value] += 1
+        self.writes += record.method in MUTATIONS
         self._entries.append((self._total, record))
 
     @property
