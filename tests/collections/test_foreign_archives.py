@@ -133,7 +133,7 @@ def test_zstandard_that_unpacks_to_too_much(tmp_path: Path) -> None:
         _import(tmp_path / "a.warc.zst", tmp_path)
 
 
-def test_a_revisit_without_its_original_is_reported(tmp_path: Path) -> None:
+def test_a_revisit_without_its_original_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     head = b"HTTP/1.1 200 OK\r\n\r\n"
     (tmp_path / "a.warc").write_bytes(
         _record("response", head + b"<p>") + _record("revisit", head, URL + "again")
@@ -143,6 +143,9 @@ def test_a_revisit_without_its_original_is_reported(tmp_path: Path) -> None:
     assert "1 revisits" in told.what
     assert URL + "again" in told.what
     assert seal(collection).entries == 1
+    export(collection, tmp_path / "a.har")
+    assert URL + "again" in caplog.text
+    assert len(json.loads((tmp_path / "a.har").read_text())["log"]["entries"]) == 1
 
 
 def test_responses_that_are_not_replayed_are_counted(tmp_path: Path) -> None:

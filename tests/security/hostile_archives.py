@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import random
+import re
 import struct
 import zipfile
 import zlib
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import brotli
+import zstandard
 
 SITE = "http://a.example"
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\x85"
@@ -478,6 +480,10 @@ def attacks() -> Iterator[HostileArchive]:
     yield from _zip_attacks()
     yield from _har_attacks()
     yield from _warc_attacks()
+    yield from _length_attacks()
+    yield from _revisit_attacks()
+    yield from _zstd_attacks()
+    yield from _arc_attacks()
     yield from _folder_attacks()
 
 
@@ -607,6 +613,81 @@ def _warc_attacks() -> Iterator[HostileArchive]:
                                       b"\x1f\x8b\x08\x1c\0\0\0\0\0\3" + b"\xff" * 500_000, b"http://a.example/ 1.2.3.4 20240101000000 text/html 5\n" * 9000)):  # fmt: skip
         for suffix in ("warc.gz", "wacz", "har"):
             yield imported(f"junk-{number}-{suffix}", f"a.{suffix}", content)
+
+
+def _length_attacks() -> Iterator[HostileArchive]:
+    """Yield lengths that are none, of records and of messages, and fields that occur twice."""
+    parts = records()
+    first = record("response", response(b"text", "Content-Type: text/html"), SITE + "/l")
+    for number, value in enumerate((b"-1", b"0", b"1", b"999999999999999", b"9" * 40, b"0x10", b"1e3", b" 5 5", b"", b"\x00", b"\xd9\xa5", b"5\r\nContent-Length: 900")):  # fmt: skip
+        outer, inner = (
+            value.join(re.split(rb"(?<=Content-Length: )\d+(?=\r\n\r\n%s)" % block, first))
+            for block in (b"HTTP", b"text")
+        )
+        yield imported(f"length-plain-{number}", "a.warc", b"".join([*parts, outer, *parts]))
+        yield imported(f"length-gzip-{number}", "a.warc.gz", warc([*parts, outer]))
+        yield imported(f"length-http-{number}", "a.warc", b"".join([*parts, inner]))
+    chunked = ("Content-Type: text/html", "Transfer-Encoding: chunked")
+    for number, body in enumerate((b"", b"0\r\n", b"-1\r\nx\r\n0\r\n\r\n", b"f" * 15 + b"\r\nx", b"1\r\nx", b"1;" + b"a" * 200_000 + b"\r\nx\r\n0\r\n\r\n",
+                                    b"1\r\nx\r\n" * 60_000 + b"0\r\n\r\n", b"0\r\n" + b"A: b\r\n" * 60_000, b"1\nx\n0\n\n", b"\x00\r\n")):  # fmt: skip
+        yield imported(f"chunked-{number}", "a.warc.gz", warc([*parts, record("response", response(body, *chunked), SITE + "/c")]))  # fmt: skip
+    for number, field in enumerate(("Content-Length: 2", "Content-Type: a\r\n b\tc", "Content-Encoding: gzip", "Transfer-Encoding: identity", "Location: \r", "Location: //\x00",
+                                    "Set-Cookie: a=b\nX: y", "X-\x00: 1", "\x7f: 1", " : 1", ": 1", "A", "Content-Length: 1, 1", "Host: evil.example")):  # fmt: skip
+        yield imported(f"twice-{number}", "a.warc.gz", warc([*parts, record("response", response(b"text", field, field), SITE + "/t")]))  # fmt: skip
+
+
+def _revisit_attacks() -> Iterator[HostileArchive]:
+    """Yield revisits that lead in circles, to themselves, or nowhere."""
+    profile = "WARC-Profile: http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
+    date = "WARC-Refers-To-Date: 2024-01-01T00:00:00Z"
+
+    def revisit(path: str, target: str, *more: str) -> bytes:
+        fields = (
+            profile,
+            date,
+            f"WARC-Refers-To-Target-URI: {SITE}{target}",
+            "WARC-Payload-Digest: sha1:A",
+            *more,
+        )
+        return record("revisit", b"HTTP/1.1 200 OK\r\n\r\n", SITE + path, *fields)
+
+    circle = [revisit(f"/{number}", f"/{(number + 1) % 50}") for number in range(50)]
+    for number, parts in enumerate((
+        [revisit("/a", "/a")], [revisit("/a", "/b"), revisit("/b", "/a")], circle,
+        [revisit("/a", "/" + "b" * 100_000)], [revisit("/a", "/b", "Content-Encoding: br")] * 2000,
+        [revisit("/a.css", "/a.css"), *circle],
+    )):  # fmt: skip
+        yield imported(f"revisit-{number}", "a.warc.gz", warc([*records(), *parts]))
+
+
+def _zstd_attacks() -> Iterator[HostileArchive]:
+    frames = [zstandard.compress(each) for each in records()]
+    packed, magic = b"".join(frames), b"\x5d\x2a\x4d\x18"
+    for number, content in enumerate((
+        packed, packed[:-5], packed[:5], packed + b"\x28\xb5\x2f\xfd", packed + b"junk", frames[0] * 3, magic, magic + b"\xff" * 4,
+        magic + b"\x04\0\0\0abcd" + packed, magic + b"\x04\0\0\0\x28\xb5\x2f\xfd" + packed, magic + b"\0\0\0\0" + packed,
+        b"\x50\x2a\x4d\x18\xff\xff\xff\xff" + packed, packed + b"\x5f\x2a\x4d\x18\x01\0\0\0x", b"\x28\xb5\x2f\xfd\x00\xff" + bytes(40),
+        zstandard.compress(packed), zstandard.compress(b"PK\x03\x04"), zstandard.compress(b""), b"\x5d\x2a\x4d\x18\x04\0\0\0",
+    )):  # fmt: skip
+        yield imported(f"zstd-{number}", "a.warc.zst", content)
+    for number in range(30):
+        draw = random.Random(f"zstd:{number}")
+        yield imported(f"zstd-mutant-{number}", "a.warc.zst", mutate_bytes(draw, packed))
+
+
+def _arc_attacks() -> Iterator[HostileArchive]:
+    head = b"filedesc://a.arc 0.0.0.0 20110101000000 text/plain 77\n1 0 InternetArchive\nURL IP-address Archive-date Content-type Archive-length\n\n"
+    one = b"http://a.example/ 1.2.3.4 20110101000000 text/html 22\nHTTP/1.0 200 OK\r\n\r\n<p>\n"
+    for number, content in enumerate((
+        head, one, head + one * 50, head.replace(b" 77", b" -1") + one, head.replace(b" 77", b" 999999999") + one, head + one.replace(b" 22", b" 99999999999999"),
+        head + one + b"http://x 123456789012 y " * 40_000, head + one + b"a://" * 250_000, head + one + b"a://x " + b"1" * 1_000_000,
+        head + one + b"http://x " + b"123456789012 " * 70_000 + b"\n", head + one + b"\nhttp://x 1.2.3.4 201101010000 t 5" * 20_000,
+        head + one.replace(b"a.example", b"\x1b]0;x\x07\x9b"), head + one.replace(b"1.2.3.4", b"\xff" * 300), one.replace(b"20110101000000", b"9" * 18),
+    )):  # fmt: skip
+        yield imported(f"arc-{number}", "a.arc", content)
+    for number in range(30):
+        draw = random.Random(f"arc:{number}")
+        yield imported(f"arc-mutant-{number}", "a.arc", mutate_bytes(draw, head + one * 5))
 
 
 def _folder_attacks() -> Iterator[HostileArchive]:
@@ -744,9 +825,21 @@ def _har_base64() -> bytes:
 
 
 _NESTED = b"[[[]]],"
+
+
+def _zstd_dictionary() -> bytes:
+    """Return a file whose dictionary unpacks to 1 GiB."""
+    dictionary = zstandard.compress(bytes(1 << 30))
+    frames = b"".join(map(zstandard.compress, records()))
+    return b"\x5d\x2a\x4d\x18" + len(dictionary).to_bytes(4, "little") + dictionary + frames
+
+
 _BOMBS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "bomb-member": ("a.warc.gz", lambda: _packed(_big(250 << 20))),
     "bomb-members": ("a.warc.gz", lambda: _packed(_big(60 << 20)) * 60),
+    "bomb-zstd": ("a.warc.zst", lambda: zstandard.compress(_big(1 << 30))),
+    "bomb-zstd-frames": ("a.warc.zst", lambda: zstandard.compress(_big(60 << 20)) * 200),
+    "bomb-zstd-dictionary": ("a.warc.zst", _zstd_dictionary),
     "bomb-nested": ("a.warc.gz", lambda: _packed(_packed(_big(60 << 20)))),
     "bomb-coding-gzip": ("a.warc.gz", lambda: _coded("gzip")),
     "bomb-coding-twice": ("a.warc.gz", lambda: _coded("gzip, gzip")),

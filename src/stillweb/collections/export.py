@@ -23,6 +23,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import re
 import zipfile
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ from stillweb.urls import from_timestamp, wire_url
 
 __all__ = ["export"]
 
+logger = logging.getLogger(__name__)
 
 _DATE = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o644 << 16
@@ -293,7 +295,8 @@ def _entries(collection: Collection, pages: list[Page]) -> Iterator[dict[str, An
     for capture in captures:
         try:
             entry = _entry(collection, capture, collection.read_capture(capture))
-        except CollectionError:
+        except CollectionError as error:
+            logger.warning("left out of the HAR: %s", error)
             continue
         if capture.method == "GET" and (page := waiting.pop(wire_url(capture.url), None)):
             entry["pageref"] = page
