@@ -399,3 +399,32 @@ async def test_a_keepalive_request_of_a_page_that_is_left_holds_nothing_up(rig, 
         settled.append(await settle(visit.page, visit.activity))
         assert all(each.settled and each.waited < 20 for each in settled), settled
         assert state_of(visit.context).exact.flags == []
+
+
+async def test_events_of_a_document_that_loads_come_in_one_order(rig):
+    """Its parser yields by the real clock: between two scripts come as many tasks as the machine is slow."""
+    rows = "<p>row</p>" * 400
+    text, flags = await come_to(
+        rig,
+        f"""new PerformanceObserver(() => L('measured')).observe({{ type: 'mark' }}); performance.mark('a'); L('first');</script>
+        <details id=d>x</details><dialog id=g>y</dialog><textarea id=t>abc</textarea>
+        <script>for (const type of ['toggle', 'close', 'select']) addEventListener(type, ({{ type, target }}) => L(`${{type}} ${{target.id}}`), true);
+        d.open = true; g.show(); g.close();</script>{rows}<script>t.setSelectionRange(1, 2); new CSSStyleSheet().replace('p {{}}').then(() => L('sheet')); L('second');</script>{rows}
+        <script>crypto.subtle.digest('SHA-256', new Uint8Array(9)).then(() => L('digest')); L('third');""",
+    )
+    names = [line.rsplit(" @", 1)[0] for line in text.splitlines()]
+    assert names[:3] == ["first", "second", "third"]
+    assert names[3:] == ["toggle d", "toggle g", "sheet", "digest", "measured", "close g", "select t"]
+    assert flags == ()
+
+
+async def test_results_wait_for_a_frame_that_gets_its_document(rig):
+    text, flags = await come_to(
+        rig,
+        """addEventListener('load', () => { for (const n of [1, 2, 3]) {
+          crypto.subtle.digest('SHA-256', new Uint8Array(9)).then(() => L(`digest ${n}`));
+          document.body.append(Object.assign(document.createElement('iframe'), { srcdoc: `<script>parent.L('in ${n}')<` + '/script>' })); } });""",
+    )
+    names = [line.rsplit(" @", 1)[0] for line in text.splitlines()]
+    assert names == ["in 1", "in 2", "in 3", "digest 1", "digest 2", "digest 3"]
+    assert flags == ()

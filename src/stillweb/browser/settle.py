@@ -276,9 +276,13 @@ class _Settling:
             return None
         await self._snapped(exact, [reply])
         has_others = len(self.probe.page.context.pages) > 1
-        if reply["look"] is None or has_others or await self._idle_frames():  # a frame was drawn or added
+        look = reply["look"]
+        if (
+            look is None or look["began"] or has_others or await self._idle_frames()
+        ):  # a frame was drawn or added
+            await exact.frames_begun()
             return await self.idle()
-        return self._seen(reply["look"])
+        return self._seen(look)
 
     def _seen(self, look: Look | None) -> Look | None:
         self._known = look
@@ -340,6 +344,9 @@ class _Settling:
         for _ in range(_FRAMES):
             try:
                 look = self._seen(await self.probe.evaluate(f"eye.idle({self._control})"))
+                if look and look["began"] and self.state.exact:
+                    await self.state.exact.frames_begun()
+                    continue
                 if not await self._idle_frames():
                     break
             except FrameGone:

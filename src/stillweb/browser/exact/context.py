@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -529,6 +530,13 @@ class ExactContext:
         for task in (pages, workers, progress):
             task.cancel()
         await asyncio.gather(pages, workers, progress, return_exceptions=True)
+
+    async def frames_begun(self) -> None:
+        """Wait until the frames that get a document without a request have it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ACCOUNT_SECONDS):
+                while self._loading_frames:
+                    await self._progress()
 
     async def until_paused(self, waiting: Awaitable[object]) -> None:
         """Wait for something, or for a paused request, which may be what it depends on."""

@@ -13,6 +13,13 @@
   const of = (name) => globalThis[name]?.prototype;
 
   const { request: lock, query } = of("LockManager") ?? {};
+  const calledOn = (callback, self, args) => {
+    try {
+      apply(callback, self, args);
+    } catch (error) {
+      report(error);
+    }
+  };
 
   // ---- promises of the browser process, and of other threads -----------------------------------
   for (const [owner, ...names] of [
@@ -20,6 +27,7 @@
     ["Document", "hasStorageAccess", "requestStorageAccess", "hasUnpartitionedCookieAccess", "browsingTopics", "hasPrivateToken", "hasRedemptionRecord"],
     ["Element", "requestPointerLock", "requestFullscreen"],
     ["Document", "exitFullscreen"],
+    ["CSSStyleSheet", "replace"],
     ["ServiceWorkerContainer", "getRegistration", "getRegistrations"],
     ["ServiceWorkerRegistration", "update", "unregister"],
     ["CredentialsContainer", "get", "create", "store", "preventSilentAccess"],
@@ -94,6 +102,18 @@
   } });
   registry.prototype.constructor = globalThis.FinalizationRegistry;
 
+  // ---- performance observers -----------------------------------------------------------------------
+  // A timer of their own calls them, between the tasks of the page.
+  const { PerformanceObserver: observer } = globalThis;
+  if (observer) {
+    globalThis.PerformanceObserver = new Proxy(observer, { construct(target, [callback, ...rest], newTarget) {
+      const own = typeof callback !== "function" ? callback
+        : function (...given) { push(() => calledOn(callback, this, given), null, null, "observer"); };
+      return Reflect.construct(target, [own, ...rest], newTarget === globalThis.PerformanceObserver ? target : newTarget);
+    } });
+    observer.prototype.constructor = globalThis.PerformanceObserver;
+  }
+
   // ---- what is not pinned ------------------------------------------------------------------------
   const notes = (owner, names, what) => {
     for (const name of names) {
@@ -135,13 +155,7 @@
   }
 
   // ---- callbacks ---------------------------------------------------------------------------------
-  const called = (callback, args) => {
-    try {
-      apply(callback, undefined, args);
-    } catch (error) {
-      report(error);
-    }
-  };
+  const called = (callback, args) => calledOn(callback, undefined, args);
   // Of the functions among the arguments one is called, once.
   const once = (owner, names) => {
     for (const name of names) {
@@ -228,7 +242,10 @@
 
   // ---- while a document loads --------------------------------------------------------------------
   // Its parser runs in tasks of its own, at any time, and between them the tasks and messages that scripts post.
-  const isLoading = () => document.readyState !== "complete";
+  // The end of loading comes between two of them, too: it counts from the next rest on.
+  let isLoaded = false;
+  before.push(() => { isLoaded ||= document.readyState === "complete"; });
+  const isLoading = () => !isLoaded || document.readyState !== "complete";
   const waiting = new WeakMap(); // port -> number of messages that wait
   const { postMessage } = MessagePort.prototype;
   const { structuredClone } = globalThis;
@@ -249,7 +266,18 @@
     if (!event.isTrusted || (event.source === window && !isLoading())) return;
     event.stopImmediatePropagation();
     const { data, origin, lastEventId, source, ports } = event;
-    push(() => dispatch.call(window, new MessageEvent("message", { data, origin, lastEventId, source, ports: [...ports] })));
+    const copy = new MessageEvent("message", { data, origin, lastEventId, source, ports: [...ports] });
+    push(() => dispatch.call(window, copy), null, null, "message");
+  };
+  const { ToggleEvent: Toggle, Event: Plain } = globalThis;
+  pin.hold.event = (event) => {
+    if (!event.isTrusted || !isLoading()) return;
+    event.stopImmediatePropagation();
+    const { type, bubbles, composed, oldState, newState, source } = event;
+    const [target] = event.composedPath();
+    const copy = Toggle && event instanceof Toggle ? new Toggle(type, { oldState, newState, source })
+      : new Plain(type, { bubbles, composed });
+    push(() => dispatch.call(target, copy), null, null, type);
   };
   const { postTask, yield: yields } = of("Scheduler") ?? {};
   if (postTask) {

@@ -198,6 +198,18 @@
     });
   };
 
+  // Whether a frame has a new document that no request shows; the browser process commits it at any time.
+  const requestless = new WeakMap(); // frame -> its last such document
+  const hasNewFrame = () => {
+    let found = false;
+    for (const frame of document.querySelectorAll("iframe[srcdoc], iframe[src^='blob:']")) {
+      const source = frame.getAttribute("srcdoc") ?? frame.getAttribute("src");
+      found ||= requestless.get(frame) !== source;
+      requestless.set(frame, source);
+    }
+    return found;
+  };
+
   globalThis.eye = {
     bare,
     isList,
@@ -258,7 +270,7 @@
       });
     },
     // At level EXACT, where frames are drawn on demand: waits until this thread has nothing to do. Completed work of
-    // other threads is delivered to the page, one piece at a time (hold.js).
+    // other threads is delivered to the page, one piece at a time (hold.js), unless a frame `began` a document.
     async idle(control) {
       countTurns();
       watch(document);
@@ -268,6 +280,7 @@
       let steps = 0;
       for (let given = 1, rounds = 2000; given && rounds; rounds--) {
         for (let i = 0; i < 2; i++) await scheduler.postTask(() => {}, { priority: "background" });
+        if (hasNewFrame()) return { ...look(), turned, flags, workers, gave, steps, began: true };
         const reply = await this.clock(control, "give", 0);
         given = reply?.given ?? 0;
         gave ||= given > 0;
@@ -275,7 +288,7 @@
         workers = reply && { starting: reply.starting, unread: reply.unread, deaf: reply.deaf };
         flags.push(...(reply?.flags ?? []));
       }
-      return { ...look(), turned, flags, workers, gave, steps };
+      return { ...look(), turned, flags, workers, gave, steps, began: false };
     },
     snap,
     // Removes the bubble at an invalid field, and returns its text; "" without one. A message of blanks hides it.

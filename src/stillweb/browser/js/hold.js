@@ -9,7 +9,7 @@
   const NativePromise = Promise;
   const listen = EventTarget.prototype.addEventListener;
   const PATIENCE = 5000; // real ms, for work that may never end
-  const queue = []; // {ready, ended, deliver}, in the order of the calls
+  const queue = []; // {ready, ended, deliver, rank}, in the order of the calls
   const busy = new Set(); // promises of work that ends with events of its own
   const within = (promise) => NativePromise.race([promise, new NativePromise((resolve) => nativeTimeout(resolve, PATIENCE, "late"))]);
   const starting = new Set(); // workers that have been created and have not begun
@@ -17,7 +17,10 @@
   const flags = [];
   const flag = (what) => { if (!flags.includes(what)) flags.push(what); };
 
-  const push = (deliver, ended = null, ready = null) => { queue.push({ deliver, ended, ready }); };
+  // Calls come in the order of the page's scripts. What arrives between them while a document loads has a rank of its
+  // own, since the parser decides by the real clock how many tasks run between two scripts.
+  const RANKS = ["toggle", "close", "select", "selectionchange", "call", "message", "observer"];
+  const push = (deliver, ended = null, ready = null, rank = "call") => { queue.push({ deliver, ended, ready, rank: RANKS.indexOf(rank) }); };
   const later = (promise, ready = null) => new NativePromise((resolve, reject) => {
     let deliver = () => {};
     const ended = promise.then(
@@ -53,7 +56,7 @@
       return 1;
     }
     let given = 0;
-    for (const each of [...queue]) {
+    for (const each of [...queue].sort((one, other) => one.rank - other.rank)) {
       if (given && each.ended) break;
       if (each.ready && !each.ready()) continue; // it depends on the network
       if (each.ended && await within(each.ended) === "late") {
