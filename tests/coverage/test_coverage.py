@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,8 +16,10 @@ from stillweb.coverage import (
     AGENTS,
     LEFT_ALONE,
     CoverageResult,
+    Round,
     StepRecord,
     UntilOptions,
+    UntilReport,
     WalkRecord,
     causes_of,
     closable_rate,
@@ -230,4 +232,25 @@ def test_each_cause_says_why_recording_has_not_closed_it():
         "https://other.test/b": "outside of the scope",
     }
     by_template = {cause.template: cause for cause in causes_of(found)}
+    assert "--unsafe" in by_template[f"{URL}buy"].command
     assert "--words" in by_template[f"{URL}find?q={{}}"].command
+
+
+def test_a_write_with_text_of_the_visitor_names_the_templates_that_answer_it():
+    filled = replace(step(1, requested=False), action={"action": "fill", "bid": "a2", "value": "Hello"})
+    sent = replace(step(2, (f"POST {URL}chat",)), control='button "Send"')
+    (cause,) = causes_of(result(filled, sent))
+    assert cause.command == "stillweb record forms site, and replay with --derived"
+    assert "--derived" in Obstacles(Scope.of(ScopeKind.HOST, [URL])).why(cause)
+
+
+def test_the_report_of_a_loop_shows_its_rounds_and_why_a_cause_is_left(tmp_path):
+    found = result(step(1, ("GET https://site.test/a",)))
+    cause = replace(causes_of(found)[0], why="outside of the scope")
+    rounds = [Round(0, {}, found, 6.0), Round(1, {"harvest": 12, "amend": 0}, found, 90.0)]
+    report = UntilReport(rounds, causes=[cause], why="the time limit of 90 s is over")
+    text = write_report(found, [cause], {}, tmp_path, report).read_text()
+    assert "The target is not reached: the time limit of 90 s is over." in text
+    assert "12 harvest" in text
+    assert "0 amend" not in text
+    assert "Left because: outside of the scope." in text

@@ -565,6 +565,31 @@ class TestASite:
         assert {(each.method, each.url) for each in report.misses} == {("POST", f"{HOME}do")}
         assert 0 < report.filled < report.requested <= report.steps
 
+    @pytest.mark.parametrize("unsafe", [True, False])
+    async def test_filling_walks_send_the_posts_of_scripts_if_they_may(
+        self, tmp_path: Path, ca, site, monkeypatch, unsafe
+    ) -> None:
+        monkeypatch.setattr(filling, "_DRY", 8)
+        ask = "fetch('/{0}', {{method: 'POST', body: new URLSearchParams({1})}})"
+        list_it = ask.format("list", "{part: 'a'}") + ".then(a => a.text()).then(t => out.innerHTML = t)"
+        inside = ask.format("list", "{part: 'b'}").replace("'", "&quot;")
+        token_too = ask.format("save", f"{{t: '{token()}'}}")
+        site.page(
+            "/",
+            f'<button onclick="{list_it}">List</button><button onclick="{token_too}">Save</button><p id=out>',
+        )
+        site.answers["/list"] = lambda asked: site.reply(f"<button onclick='{inside}'>More</button>")
+        site.page("/save", "saved")
+        site.page("/favicon.ico", "", status=404)
+        collection = await crawled(tmp_path, ca, site)
+        options = FillOptions(60.0, 0.02, unsafe=unsafe, jobs=1, record=site.options)
+        report = await fill(collection, ca, SCOPE, [HOME], options)
+        bodies = [each.request.raw_body for each in collection.exchanges() if each.request.method == "POST"]
+        assert sorted(bodies) == ([b"part=a", b"part=b"] if unsafe else [])
+        assert {each.url for each in report.misses} == {f"{HOME}save"} | (
+            set() if unsafe else {f"{HOME}list"}
+        )
+
     async def test_a_form_leads_to_the_page_behind_it(self, tmp_path: Path, ca, site) -> None:
         build(site, pages=3)
         site.page("/", '<a href="/item/0">0</a><a href="/item/1">1</a>')
@@ -580,6 +605,38 @@ class TestASite:
                     seen, _, _, _, info = await env.step({"action": "click", "bid": button.bid})
                     assert f"Added {number}" in (seen.axtree or "")
                     assert info["traffic"]["misses"] == 0
+
+    async def test_a_likely_form_comes_before_pages_that_are_hardly_reached(
+        self, tmp_path: Path, ca, site
+    ) -> None:
+        build(site, pages=1)
+        for number in range(60):
+            site.page(
+                f"/deep/{number}", f"<a href='/deep/{number + 1}'>Next</a>" + "<a href='/'>Home</a>" * 9
+            )
+        form = "<form method=post action=/basket><button>Add</button></form>"
+        site.page("/", f"{form}<a href='/deep/0'>Deep</a>")
+        collection = await crawled(tmp_path, ca, site)
+        options = HarvestOptions(forms=1, requests=30, jobs=1, record=site.options)
+        report = await harvest(collection, ca, SCOPE, options)
+        assert (report.forms, report.ended_by) == (1, "--requests")
+        assert report.waiting
+
+    async def test_links_that_only_the_page_behind_a_form_has_are_fetched_in_its_visit(
+        self, tmp_path: Path, ca, site
+    ) -> None:
+        build(site, pages=1)
+        form = "<form method=post action=/basket><button>Add</button></form>"
+        site.page("/", f"{form}<a href='/item/0'>Item</a>")
+        site.page(
+            "/basket", "", status=303, headers=(("Location", "/basket/shown"), ("Set-Cookie", "full=yes"))
+        )
+        site.page("/basket/shown", "<a href='/item/0'>Item</a><a href='/checkout'>Checkout</a>")
+        site.answers["/checkout"] = lambda asked: site.reply(f"<p>{asked.headers.get('cookie', 'empty')}</p>")
+        collection = await crawled(tmp_path, ca, site)
+        await harvest(collection, ca, SCOPE, HarvestOptions(forms=1, record=site.options))
+        pages = [each for each in collection.exchanges() if each.request.url == f"{HOME}checkout"]
+        assert [page.response.raw_body for page in pages] == [b"<!doctype html><p>full=yes</p>"]
 
     async def test_limits_end_it_and_the_next_goes_on(self, tmp_path: Path, ca, site) -> None:
         build(site)

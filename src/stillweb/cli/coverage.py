@@ -12,11 +12,11 @@ import click
 from stillweb.browser.launch import browser_build
 from stillweb.cli.console import print_json, print_table, progress, stderr
 from stillweb.cli.options import (
+    backend_options,
     certs_option,
     collections_option,
     json_option,
     option_for,
-    optional_proxy_option,
     options_from,
 )
 from stillweb.cli.replay.started import replayed
@@ -62,7 +62,7 @@ _CAUSES = 10  # printed on a terminal
     None,
     Option("Exit with status 1 if the miss rate is higher.", metavar="PERCENT", parse=parse_share),
 )
-@optional_proxy_option
+@backend_options
 @json_option
 @collections_option
 @certs_option
@@ -72,7 +72,8 @@ def coverage(ctx: click.Context, /, name: str, options: CoverageOptions, **given
 
     Agents that share no code with the recorder walk on the replay. The miss rate is the share of steps
     without a recorded answer, among those that sent a request and stayed on the site. Misses are grouped by
-    cause, each with a command that closes it. Exit status 1 if the rate is above --fail-over.
+    cause, each with a command that closes it. Exit status 1 if the rate is above --fail-over. pywb has no
+    ledger: with --backend pywb every answer with a status of 400 or more counts as missed.
 
     \b
     Example:
@@ -80,7 +81,7 @@ def coverage(ctx: click.Context, /, name: str, options: CoverageOptions, **given
       stillweb coverage shop --seeds 20 --report out/coverage --misses misses.jsonl --fail-over 1%
     """  # noqa: D301  click reads \b itself
     collection = Collection.open(given["root"], name)
-    options = replace(options, level=given["level"] or default_level())
+    options = replace(options, level=given["level"] or default_level(given["backend"]))
     result, causes = asyncio.run(_measure(collection, options, given))
     if given["misses"]:
         given["misses"].write_text("".join(each.to_line() for each in result.misses()), "utf-8")
@@ -92,8 +93,10 @@ def coverage(ctx: click.Context, /, name: str, options: CoverageOptions, **given
     ctx.exit(1 if limit is not None and result.miss_rate().share > limit else 0)
 
 
-def default_level() -> str:
-    """Return `exact` if the browser can keep it, else `clock`, and log the fallback."""
+def default_level(backend: str = "native") -> str:
+    """Return `exact` if browser and back end can keep it, else `clock`, and log the fallback."""
+    if backend != "native":
+        return "clock"
     build = browser_build()
     if build.kind == "headless-shell":
         return "exact"
@@ -120,7 +123,7 @@ async def _measure(
     hosts = {host_of(capture.url) for capture in collection.captures()}
     starts = list(given["urls"]) or start_urls(collection)
     async with (
-        replayed(collection, given["certs_dir"], proxy=given["proxy"]) as url,
+        replayed(collection, given["certs_dir"], backend=given["backend"], proxy=given["proxy"]) as url,
         ReplayClient(url) as client,
     ):
         with progress() as bar:

@@ -46,7 +46,8 @@ class MissCause:
         example: agent, seed and number of a step that shows it.
         page: URL of the page on which that step acted.
         label: name of the element in that step.
-        typed: whether every such request has a text that the walk had typed, or follows a key press.
+        typed: whether every such request has a text that the walk had typed, or follows a key press. A write
+            counts as typed if the walk had typed on its page and did not follow a link.
         command: command line that closes this group, or why none does.
         why: why `record until` has not closed it; "" if it did not try.
     """
@@ -98,6 +99,10 @@ class Obstacles:
             return LEFT_ALONE
         if reason := next((self.failed[url] for url in cause.urls if self.failed.get(url)), ""):
             return reason
+        if cause.method in MUTATIONS and cause.typed:
+            return (
+                "text of the visitor in a write: templates of its form answer it in a replay with --derived"
+            )
         if cause.method in MUTATIONS:
             return "a write with values or a page state that no recorded walk had sent"
         if cause.typed:
@@ -143,8 +148,11 @@ def causes_of(result: CoverageResult, avoid: AvoidRules | None = None) -> list[M
     groups: dict[tuple[str, str, str], list[_Seen]] = defaultdict(list)
     for walk in result.walks:
         texts: set[str] = set()
+        filled: set[str] = set()
         for step in walk.steps:
-            texts |= {str(step.action["value"])} if step.action["action"] in _TYPED - {"press"} else set()
+            if step.action["action"] in _TYPED - {"press"}:
+                texts.add(str(step.action["value"]))
+                filled.add(step.page)
             keys: dict[tuple[str, str, str], str] = {}
             for missed in step.missed:
                 method, _, url = missed.partition(" ")
@@ -152,6 +160,7 @@ def causes_of(result: CoverageResult, avoid: AvoidRules | None = None) -> list[M
             for key, url in keys.items():
                 example = (walk.agent, walk.seed, step.number)
                 typed = step.action["action"] in _TYPED or not texts.isdisjoint(_values(url))
+                typed = typed or (key[0] in MUTATIONS and step.page in filled and key[2] != "link")
                 groups[key].append(_Seen(example, step, url, typed))
     causes = [_cause(result.collection, key, found, avoid) for key, found in groups.items()]
     return sorted(causes, key=lambda cause: (-cause.steps, cause.template))
@@ -177,6 +186,8 @@ def _cause(name: str, key: tuple[str, str, str], found: list[_Seen], avoid: Avoi
 
 
 def _command(name: str, method: str, found: list[_Seen]) -> str:
+    if method in MUTATIONS and all(each.typed for each in found):
+        return f"stillweb record forms {name}, and replay with --derived"
     if method not in ("GET", "HEAD"):
         return f"stillweb record amend {name} --misses misses.jsonl --unsafe"
     if all(each.typed for each in found):

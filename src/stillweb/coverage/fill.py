@@ -2,8 +2,8 @@
 
 A walk meets the requests of the replay exactly as an agent causes them: script bundles that depend on the
 pages before, requests of buttons, a page behind a page that was missing. Recorded answers come from the
-recording, as fast as in a replay. Only what is new goes to the site. Only GET requests are sent; other misses
-are returned, for `record amend`.
+recording, as fast as in a replay. Only what is new goes to the site: GET requests and, if allowed, form data
+that a script sends by POST without a token. Other misses are returned, for `record amend`.
 
 Requests go out with the fields that the walk's browser sent and the cookies of one visit to the live site.
 Their exchanges pass through redaction and `NewOnlyWriter`. Each distinct request is sent once.
@@ -33,7 +33,8 @@ from stillweb.record.amend.plan import SealedIndex, identity
 from stillweb.record.amend.writer import NewOnlyWriter
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
-from stillweb.record.harvest.fetch import PageFetcher, TooLarge, recorded_fields, signed_in
+from stillweb.record.harvest.fetch import WITHOUT_PAGE, PageFetcher, TooLarge, recorded_fields, signed_in
+from stillweb.record.harvest.misses import is_plain_post
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 from stillweb.record.recording import begin
@@ -67,6 +68,7 @@ class FillOptions:
 
     Attributes:
         seconds: time limit.
+        unsafe: whether POST requests of scripts are sent.
         enough: share of requesting steps with a new answer below which the walks end early.
         jobs: walks at a time.
         seed: seed of the choices.
@@ -77,6 +79,7 @@ class FillOptions:
 
     seconds: float
     enough: float = 0.0
+    unsafe: bool = False
     jobs: int = 4
     seed: int = 0
     level: str = "clock"
@@ -92,7 +95,7 @@ class FillReport:
     Attributes:
         steps: steps taken; `requested` of them sent a request, `filled` of those one that was new.
         exchanges: answers added to the recording; `documents` of them are pages.
-        misses: requests that were not sent to the site: POST requests, WebSockets, other hosts.
+        misses: requests that were not sent to the site: writes, WebSockets, other hosts.
         searches: documents with a query that were added.
         failed: URLs that gave no answer, with the reason.
         is_dry: whether they ended because steps found little that is new.
@@ -182,9 +185,10 @@ class _Body:
 
 
 class _LiveSite:
-    """The live site as the back-end of a front: each missed GET request is fetched once and written."""
+    """The live site as the back-end of a front: each missed request is sent once, its answer is written."""
 
     name = "the site"
+    methods = frozenset(("GET", "POST"))
 
     def __init__(
         self,
@@ -202,6 +206,7 @@ class _LiveSite:
         self._secrets = secrets
         self._scope = scope
         self._avoid = options.avoid
+        self._unsafe = options.unsafe
         self.hosts = {host_of(capture.url) for capture in writer.collection.captures()}
         self._fetches: dict[str, asyncio.Task[Exchange | None]] = {}
 
@@ -233,10 +238,10 @@ class _LiveSite:
         return True
 
     async def ask(
-        self, collection: str, method: str, url: str, headers: Headers
+        self, collection: str, method: str, url: str, headers: Headers, body: bytes
     ) -> tuple[_Body, Head] | None:
         """Return the site's answer, None if it is not asked or does not answer."""
-        request = Request(method, url, headers)
+        request = Request(method, url, headers, body)
         if not self._is_wanted(request):
             return None
         key = identity(request)
@@ -247,21 +252,26 @@ class _LiveSite:
 
     def _is_wanted(self, request: Request) -> bool:
         url = wire_url(request.url)
-        if request.method != "GET" or header(request.headers, "range") or host_of(url) not in self.hosts:
+        if header(request.headers, "range") or host_of(url) not in self.hosts:
+            return False
+        by_script = self._unsafe and destination(request.headers) in ("", "empty")
+        if request.method != "GET" and not (by_script and is_plain_post(request)):
             return False
         is_page = destination(request.headers) == "document"
         return not self._avoid.forbids("", url) and (not is_page or self._scope.contains(url))
 
     async def _fetch(self, request: Request) -> Exchange | None:
+        body = request.raw_body if request.method == "POST" else None
         fields = tuple(each for each in request.headers if each[0].lower() not in _NOT_SENT)
         try:
             exchange = await self._fetcher.fetch(
-                request.url, destination(request.headers) or "empty", fields=fields
+                request.url, destination(request.headers) or "empty", body=body, fields=fields
             )
         except (UpstreamUnreachable, TooLarge) as error:
             self.failed[request.url] = str(error)
             return None
-        if exchange.response.status in BUSY:
+        status = exchange.response.status
+        if status in BUSY or (body is not None and status in WITHOUT_PAGE):
             return None
         self._note_document(request)
         if self._secrets is None:

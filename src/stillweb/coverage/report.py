@@ -7,13 +7,17 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from stillweb.coverage.causes import MissCause
+from stillweb.coverage.causes import LEFT_ALONE, MissCause
 from stillweb.coverage.measure import CoverageResult, WalkRecord, walk_options
 from stillweb.env import VectorEnv
 from stillweb.errors import InfraError, TaskError
 from stillweb.replay import ReplayClient
 from stillweb.templates import templates_of
+
+if TYPE_CHECKING:
+    from stillweb.coverage.until import UntilReport
 
 __all__ = ["CausePicture", "take_pictures", "write_report"]
 
@@ -90,9 +94,21 @@ async def _picture(vector: VectorEnv, session: int, walk: WalkRecord, step: int)
 
 
 def write_report(
-    result: CoverageResult, causes: Sequence[MissCause], pictures: dict[int, CausePicture], folder: Path
+    result: CoverageResult,
+    causes: Sequence[MissCause],
+    pictures: dict[int, CausePicture],
+    folder: Path,
+    until: UntilReport | None = None,
 ) -> Path:
-    """Write `index.html` into a folder and return its path."""
+    """Write `index.html` into a folder and return its path.
+
+    Args:
+        result: the measurement.
+        causes: its causes.
+        pictures: by the number of their cause.
+        folder: created if it is missing.
+        until: the loop that ended with this measurement.
+    """
     environment = templates_of("stillweb.coverage")
     agents = list(dict.fromkeys(walk.agent for walk in result.walks))
     text = environment.get_template("coverage.html.j2").render(
@@ -102,6 +118,8 @@ def write_report(
         total=result.counts(),
         causes=causes,
         pictures=pictures,
+        until=until,
+        left_alone=LEFT_ALONE,
     )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "index.html"

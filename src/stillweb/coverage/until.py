@@ -33,7 +33,8 @@ from stillweb.record.explore.explore import explore
 from stillweb.record.explore.options import ExploreOptions
 from stillweb.record.explore.walks import WalkOptions, WalkReport, record_walks
 from stillweb.record.harvest.harvest import HarvestOptions, harvest
-from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
+from stillweb.replay import ReplayClient, ensure_sealed
+from stillweb.replay.pywb.backend import BACKENDS, serve_by
 from stillweb.urls import host_of
 
 __all__ = ["Round", "UntilOptions", "UntilReport", "record_until"]
@@ -45,7 +46,7 @@ _AMEND_LEFT = 0.4  # share of what is left of a pass after the harvest
 _WALKS = 0.5  # share of what is left of a pass after that
 _EXPLORE = 0.5  # share of the time left
 _PASS_LEAST = 150.0  # seconds; a shorter pass spends its time on seals and browsers that start
-_MEASURE_MOST = 0.15  # share of the whole time that is kept for the last measurement
+_MEASURE_LEAST, _MEASURE_MOST = 0.1, 0.15  # shares of the whole time that are kept for the last measurement
 _FIRST_MOST = 0.1  # share of the whole time that the first measurement may use
 _SURE = 2  # walks of each agent before a measurement may end early
 _LEAST = 20.0  # seconds that are worth another step of a round
@@ -78,6 +79,9 @@ class UntilOptions:
         ),
     ] = 1800.0
     read_only: Annotated[bool, Option("Send no POST form.")] = False
+    backend: Annotated[str, Option("Replay server on which the miss rate is measured.", choices=BACKENDS)] = (
+        BACKENDS[0]
+    )
     measure: CoverageOptions = field(default_factory=lambda: CoverageOptions(seeds=7))
     harvest: HarvestOptions = field(default_factory=HarvestOptions)
     explore: ExploreOptions = field(default_factory=lambda: ExploreOptions(budget=1))
@@ -218,7 +222,9 @@ class _Loop:
     def _to_record(self) -> float:
         """Seconds left for recording; the rest is for the last measurement."""
         walks = len(self._options.measure.agents) * self._options.measure.seeds
-        return self._left - min(_MEASURE_MOST * self._options.seconds, self._walk_seconds * walks)
+        whole = self._options.seconds
+        last = max(_MEASURE_LEAST * whole, min(_MEASURE_MOST * whole, self._walk_seconds * walks))
+        return self._left - last
 
     async def _record(self, result: CoverageResult) -> Counter[str]:
         """Record in passes until the filling walks find little that is new; return the exchanges by means."""
@@ -278,6 +284,7 @@ class _Loop:
         options = FillOptions(
             max(_LEAST, (1 - left) * self._pass_left),
             enough=self._options.miss_rate,
+            unsafe=not self._options.read_only,
             seed=self._fills,
             level=self._options.measure.level,
             avoid=given.avoid,
@@ -365,14 +372,13 @@ class _Loop:
             sure = closable_rate(so_far, self._options.harvest.avoid).low > self._options.miss_rate
             return sure and done >= _SURE * len(options.agents)
 
-        replay = ReplayOptions(port=0, session_ports=None)
         async with (
-            serve([self._collection], self._ca, replay) as server,
-            ReplayClient(server.url) as client,
+            serve_by(self._options.backend, self._collection, self._ca) as url,
+            ReplayClient(url) as client,
         ):
             result = await measure(client, self._collection.name, self._starts, hosts, options, count)
-        if not any(walk.steps for walk in result.walks):
-            errors = sorted({walk.error for walk in result.walks if walk.error})
+        errors = sorted({walk.error for walk in result.walks if walk.error})
+        if errors and not any(walk.steps for walk in result.walks):
             raise RecordError(f"no walk on {self._collection.name} could start: {'; '.join(errors)}")
         measured = Round(number, recorded, result, monotonic() - self._began)
         self._report.rounds.append(measured)

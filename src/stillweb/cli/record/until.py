@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import print_json, print_table, progress, until_signal
+from stillweb.cli.console import print_json, print_table, progress, stderr, until_signal
 from stillweb.cli.coverage import default_level, start_urls
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.explore import skip_option
@@ -24,6 +26,8 @@ from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.harvest.harvest import HarvestOptions
 from stillweb.record.login.steps import Login
 from stillweb.record.options import CrawlOptions
+from stillweb.replay import ReplayClient
+from stillweb.replay.pywb.backend import serve_by
 
 __all__ = ["until"]
 
@@ -39,6 +43,12 @@ _SET_BY_THE_LOOP = ("pages", "requests", "size", "forms", "words", "jobs", "expl
 @skip_option
 @options_from(CrawlOptions, "reach", only=("scope", "include", "exclude"))
 @login_options
+@click.option(
+    "--report",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write an HTML report into this folder.",
+)
 @collections_option
 @certs_option
 @json_option
@@ -62,7 +72,10 @@ def until(ctx: click.Context, /, name: str, options: UntilOptions, reach: CrawlO
     given["harvest"] = replace(given["harvest"], record=defaults.record_options(given["harvest"].record))
     check_record_options(given["harvest"].record)
     ca = CertAuthority.load_or_init(given["certs_dir"])
-    report = _run(collection, ca, scope_of(collection, reach, defaults), _options(options, given, login))
+    options = _options(options, given, login)
+    report = _run(collection, ca, scope_of(collection, reach, defaults), options)
+    if given["folder"]:
+        asyncio.run(_write_report(collection, ca, options, report, given["folder"]))
     if given["as_json"]:
         print_json({"collection": name, **report.to_dict()})
     else:
@@ -75,7 +88,7 @@ def _options(options: UntilOptions, given: dict[str, Any], login: Login | None) 
     avoid = AvoidRules.of(given["explore_skip"])
     return replace(
         options,
-        measure=replace(given["measure"], level=default_level()),
+        measure=replace(given["measure"], level=default_level(options.backend)),
         harvest=replace(chosen, pages=1_000_000, avoid=avoid, login=login),
         explore=ExploreOptions(1, values=chosen.values, avoid=avoid, login=login, record=chosen.record),
         amend=AmendOptions(login=login, values=chosen.values, record=chosen.record),
@@ -96,6 +109,18 @@ def _run(collection: Collection, ca: CertAuthority, scope: Scope, options: Until
                 bar.console.print(text, markup=False)
 
         return until_signal(record_until(collection, ca, scope, starts, options, show))
+
+
+async def _write_report(
+    collection: Collection, ca: CertAuthority, options: UntilOptions, report: UntilReport, folder: Path
+) -> None:
+    from stillweb.coverage.report import take_pictures, write_report  # jinja2 is slow to import
+
+    result = report.rounds[-1].result
+    async with serve_by(options.backend, collection, ca) as url, ReplayClient(url) as client:
+        pictures = await take_pictures(client, result, report.causes, options.measure.level)
+    page = write_report(result, report.causes, pictures, folder, report)
+    stderr().print(f"report: {page}", markup=False, soft_wrap=True)
 
 
 def print_until(name: str, report: UntilReport) -> None:

@@ -26,7 +26,9 @@ async def replayed(
         return
     ca = CertAuthority.load_or_init(certs_dir)
     await _sealed(collection)
-    async with served(collection, ca, backend) as url:
+    from stillweb.replay.pywb.backend import serve_by  # only a command without --proxy starts a server
+
+    async with serve_by(backend, collection, ca) as url:
         yield url
 
 
@@ -44,19 +46,6 @@ async def _sealed(collection: Collection) -> None:
     if why := why_unsealed(collection):
         stderr().print(f"sealing {collection.name}: {why}", markup=False)
         await asyncio.to_thread(ensure_sealed, collection)
-
-
-@asynccontextmanager
-async def served(collection: Collection, ca: CertAuthority, backend: str) -> AsyncIterator[str]:
-    """Serve a sealed collection with a back end on free ports, and yield the URL."""
-    if backend == "pywb":
-        from stillweb.replay.pywb.backend import serve_pywb  # needs an optional program
-
-        async with serve_pywb([collection], ca) as server:
-            yield server.url
-        return
-    async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as native:
-        yield native.url
 
 
 def seal_shown(collection: Collection) -> None:

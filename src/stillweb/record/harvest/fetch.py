@@ -38,6 +38,7 @@ from stillweb.record.recording import pinning_of
 from stillweb.urls import host_of, origin_of, to_timestamp
 
 __all__ = [
+    "WITHOUT_PAGE",
     "PageFetcher",
     "TooLarge",
     "cookies_of",
@@ -50,6 +51,9 @@ __all__ = [
     "signed_in_state",
     "visitor_fields",
 ]
+
+WITHOUT_PAGE = (400, 401, 403, 419, 422)
+"""Statuses that a POST may get only because no page sent it."""
 
 _TIMEOUT = 30.0
 _ATTEMPTS = 3

@@ -122,6 +122,10 @@ class HarvestFrontier:
         """Return the weight of all documents that wait."""
         return sum(each.weight for each in self._known.values() if not each.taken and each.request is None)
 
+    def knows(self, url: str) -> bool:
+        """Return whether a URL was added, or a page led to it."""
+        return url in self._known
+
     def weight_of(self, other: Hashable) -> float:
         """Return the weight that pages have handed to something that is no URL."""
         pending = self._others.get(other)

@@ -38,6 +38,7 @@ from stillweb.record.explore.links import HtmlForm, form_requests
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import FormValues, Values
 from stillweb.record.harvest.fetch import (
+    WITHOUT_PAGE,
     PageFetcher,
     TooLarge,
     decoded_body,
@@ -66,8 +67,10 @@ STATE_FILE = "harvest.json"
 """In the collection's folder: what waits, so that the next harvest parses only what was recorded since."""
 
 _STATE_VERSION = 3
-# Shares of the time left that pages, and then POST forms, may use while something else waits for its turn.
-_MISSES_SHARE, _PAGES_SHARE, _FORMS_SHARE = 0.25, 0.7, 0.5
+_MISSES_SHARE = 0.25  # share of the time that misses may use
+_FORM_COST = 3.0  # requests that a POST form takes: its page, itself, the page behind it
+_FORMS_EVERY = 20  # pages between two looks at the waiting POST forms
+_BEHIND_MOST = 4  # links of the page behind a form that are fetched because no other page has them
 _HTML = ("text/html", "application/xhtml+xml")
 _SEEDS_SHARE, _OTHERS_SHARE = 0.7, 0.3  # weights of the pages where walks start, and of the others recorded
 _TYPED, _CHANGED = 0.6, 0.2  # likelihoods that a visitor sends a form after typing, or after another change
@@ -76,7 +79,6 @@ _TYPED, _CHANGED = 0.6, 0.2  # likelihoods that a visitor sends a form after typ
 _TYPED_MORE = 3.0
 _UNADDRESSED = 0.1  # likelihood that a form without an action is sent by the browser, and not by a script
 _WORDS_EVERY = 20  # pages between two choices of words
-_WITHOUT_PAGE = (400, 401, 403, 419, 422)  # answers that a POST may get only because no page sent it
 _PAGE_AGAIN = 5_000  # recorded documents that are parsed for their links before anything is fetched
 
 
@@ -227,6 +229,8 @@ class _Harvest:
         self._parsed: set[str] = set()
         self.typed = TypedText(collection, self._frontier, self._recorded, options.words)
         self._until_words = _WORDS_EVERY
+        self._until_forms = _FORMS_EVERY
+        self._forms_left = options.forms
         self._post_forms = PostForms()
         self._tokens = Tokens()
         self._end = monotonic() + options.seconds if options.seconds else None
@@ -254,14 +258,9 @@ class _Harvest:
             await self._send_plain(fetcher, missed)
             known = recorded_requests(self._collection)
             self.typed.add_requests(missed, known, self._options.misses, self._options.walked)
-            forms, words = bool(self._options.forms), bool(self._options.words)
-            self._limit_time(_PAGES_SHARE if forms or words else 1.0)
-            await self._fetch_all(fetcher)
-            if forms:
-                self._limit_time(_FORMS_SHARE if words else 1.0)
-                await self._send_forms(fetcher)
             self._limit_time(1.0)
-            await self._fetch_all(fetcher)
+            while await self._fetch_all(fetcher):
+                await self._send_forms(fetcher)
         finally:
             if self._secrets is not None:
                 sweep(self._writer, self._secrets)
@@ -358,16 +357,19 @@ class _Harvest:
         if self._secrets is not None:
             self._secrets.redact(exchange, None)  # learns the visit's cookies before anything is written
 
-    async def _fetch_all(self, fetcher: PageFetcher) -> None:
+    async def _fetch_all(self, fetcher: PageFetcher) -> bool:
+        """Fetch pages until the budget ends or nothing is left; return True if POST forms come first."""
         async with asyncio.TaskGroup() as group:
             running: set[asyncio.Task[None]] = set()
+            forms = False
             while True:
-                pending = None if self._is_over() else self._next()
+                forms = forms or self._is_forms_turn_soon()
+                pending = None if forms or self._is_over() else self._next()
                 if pending is None:
-                    if not running:
-                        return
-                    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                    continue
+                    if running:
+                        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                        continue
+                    return forms or self._is_forms_turn()
                 task = group.create_task(self._fetch_page(fetcher, pending))
                 running.add(task)
                 task.add_done_callback(running.discard)
@@ -386,6 +388,28 @@ class _Harvest:
                 self._recorded.add(pending.url)
             return pending
         return None
+
+    def _is_forms_turn_soon(self) -> bool:
+        """Return `_is_forms_turn` at every few pages, since it looks at all waiting forms."""
+        self._until_forms -= 1
+        if self._until_forms > 0:
+            return False
+        self._until_forms = _FORMS_EVERY
+        return self._is_forms_turn()
+
+    def _is_forms_turn(self) -> bool:
+        """Return whether the likeliest waiting POST form comes before the pages that wait."""
+        waiting = self._post_forms.waiting
+        return bool(waiting) and self._comes_first(
+            max(waiting, key=lambda post: self._frontier.weight_of(post.key))
+        )
+
+    def _comes_first(self, post: PostForm) -> bool:
+        """Return whether a POST form is likelier than the pages that its requests could fetch instead."""
+        if self._forms_left <= 0 or (self._is_over() and self.report.ended_by != "--pages"):
+            return False
+        least = 0.0 if self.report.ended_by else _FORM_COST * self._frontier.peek()
+        return self._frontier.weight_of(post.key) >= least
 
     def _limit_time(self, share: float) -> None:
         """Set the end of the next phase to a share of the time that is left."""
@@ -475,44 +499,60 @@ class _Harvest:
         self.report.requests += 1
         self.report.body_bytes += len(exchange.response.raw_body)
 
-    async def _fetch_shown(self, fetcher: PageFetcher, exchanges: list[Exchange]) -> None:
-        """Fetch the resources of the page that a form led to."""
-        if exchanges and exchanges[-1].response.mime in _HTML:
-            url = exchanges[-1].request.url
-            shown = parse_page(url, decoded_body(exchanges[-1]))
-            await self._fetch_resources(fetcher, shown.resources, url)
-
     async def _send_forms(self, fetcher: PageFetcher) -> None:
-        """Send the POST forms of the pages that were fetched, the likeliest first."""
-        posts = self._post_forms.waiting
-        posts.sort(key=lambda post: self._frontier.weight_of(post.key))
-        left = self._options.forms
+        """Send the POST forms that are likelier than the pages that wait, the likeliest first."""
+        weighed = [(self._frontier.weight_of(post.key), post) for post in self._post_forms.waiting]
+        posts = [post for _, post in sorted(weighed, key=lambda each: each[0])]
+        self._post_forms.waiting = posts
 
         async def work() -> None:
-            nonlocal left
-            while posts and left > 0 and not (self._deadline is not None and monotonic() >= self._deadline):
-                post, left = posts.pop(), left - 1
-                if not await self._is_allowed(fetcher, post.form.action):
-                    continue
-                try:
-                    exchanges = await send_form(fetcher, post, self._tokens)
-                except UpstreamUnreachable as error:
-                    self.report.failed[f"POST {post.form.action}"] = str(error)
-                    continue
-                except TooLarge:
-                    self.report.too_large.append(post.form.action)
-                    continue
-                for exchange in exchanges:  # together, so that the page shown is the one behind this form
-                    self._write(exchange)
-                await self._fetch_shown(fetcher, exchanges)
-                self.report.forms += bool(exchanges)
-                self._on_page(self.report)
+            while posts and self._comes_first(posts[-1]):
+                post = posts.pop()
+                self._forms_left -= 1
+                if await self._is_allowed(fetcher, post.form.action):
+                    await self._send_form(fetcher, post)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(self._options.per_host):
                 group.create_task(work())
         if learned := self._tokens.rules():
             write_rules(self._collection, merge(read_rules(self._collection), Learned(rules=learned)))
+
+    async def _send_form(self, fetcher: PageFetcher, post: PostForm) -> None:
+        """Send a POST form from a visit of its own.
+
+        The page behind it is recorded, and what its links lead to that no other page has.
+        """
+        visit = replace(fetcher, cookies=httpx.Cookies(fetcher.cookies))
+        try:
+            exchanges = await send_form(visit, post, self._tokens)
+        except UpstreamUnreachable as error:
+            self.report.failed[f"POST {post.form.action}"] = str(error)
+            return
+        except TooLarge:
+            self.report.too_large.append(post.form.action)
+            return
+        for exchange in exchanges:  # together, so that the page shown is the one behind this form
+            self._write(exchange)
+        if exchanges and exchanges[-1].response.mime in _HTML:
+            url = exchanges[-1].request.url
+            shown = parse_page(url, decoded_body(exchanges[-1]))
+            await self._fetch_resources(fetcher, shown.resources, url)
+            for link in self._links_behind(shown):
+                self._recorded.add(link)
+                await self._fetch(visit, link, "document", url)
+        self.report.forms += bool(exchanges)
+        self._on_page(self.report)
+
+    def _links_behind(self, shown: HtmlPage) -> list[str]:
+        """Return links that no page has which is shown before a write."""
+        return [
+            link.url
+            for link in shown.links
+            if link.url not in self._recorded
+            and not self._frontier.knows(link.url)
+            and self._is_followed(link.url, f'link "{link.text}"')
+        ][:_BEHIND_MOST]
 
     def _take_page(self, pending: Pending, exchange: Exchange) -> HtmlPage | None:
         """Note where a document leads; return what it refers to, None if it is no HTML."""
@@ -597,7 +637,7 @@ class _Harvest:
                 except (UpstreamUnreachable, TooLarge) as error:
                     self.report.failed[request.url] = str(error)
                     continue
-                if request.body is not None and exchange.response.status in _WITHOUT_PAGE:
+                if request.body is not None and exchange.response.status in WITHOUT_PAGE:
                     continue
                 self._write(exchange)
                 self._on_page(self.report)

@@ -20,9 +20,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from stillweb.collections.misses import Missed
 from stillweb.matching.values import fits
-from stillweb.model import Headers, header
+from stillweb.model import Headers, Request, header
 
-__all__ = ["PlainRequest", "plain_requests", "word_templates"]
+__all__ = ["PlainRequest", "is_plain_post", "plain_requests", "word_templates"]
 
 _FORM = "application/x-www-form-urlencoded"
 _DOCUMENTS = ("document", "iframe", "frame")
@@ -87,13 +87,18 @@ def plain_requests(misses: Iterable[Missed], *, unsafe: bool) -> Iterator[PlainR
     """
     for miss in misses:
         by_script = miss.resource == "empty"
-        is_form = header(miss.fields, "content-type").startswith(_FORM)
         if miss.method == "GET" and miss.resource not in _DOCUMENTS:
             yield _plain(miss, None)
-        elif miss.method == "POST" and unsafe and by_script and is_form and miss.whole:
-            request = _plain(miss, miss.request().raw_body)
-            if not any(fits("token", value) for _, value in request.pairs):
-                yield request
+        elif unsafe and by_script and miss.whole and is_plain_post(request := miss.request()):
+            yield _plain(miss, request.raw_body)
+
+
+def is_plain_post(request: Request) -> bool:
+    """Return whether a POST of form data holds no value that belongs to one visit, such as a CSRF token."""
+    if request.method != "POST" or not header(request.headers, "content-type").startswith(_FORM):
+        return False
+    pairs = parse_qsl(request.raw_body.decode("utf-8", "replace"), keep_blank_values=True)
+    return not any(fits("token", value) for _, value in pairs)
 
 
 def word_templates(

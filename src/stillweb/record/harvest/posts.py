@@ -11,11 +11,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
-
-import httpx
 
 from stillweb.matching.values import fits
 from stillweb.model import Exchange
@@ -111,8 +109,13 @@ class PostForms:
                     yield post
 
 
-async def send_form(fetcher: PageFetcher, post: PostForm, tokens: Tokens) -> list[Exchange]:
-    """Send a form from a fresh visit; return the exchanges of the POST and of the redirects behind it.
+async def send_form(visit: PageFetcher, post: PostForm, tokens: Tokens) -> list[Exchange]:
+    """Send a form; return the exchanges of the POST and of the redirects behind it.
+
+    Args:
+        visit: a fresh visit, which keeps the cookies.
+        post: the form.
+        tokens: takes the values of hidden fields.
 
     Returns:
         An empty list if the page no longer has the form.
@@ -121,7 +124,6 @@ async def send_form(fetcher: PageFetcher, post: PostForm, tokens: Tokens) -> lis
         UpstreamUnreachable: if the site does not answer.
         TooLarge: if a body is longer than the limit.
     """
-    visit = replace(fetcher, cookies=httpx.Cookies(fetcher.cookies))
     opened = await visit.fetch(post.page)
     visit.keep_cookies(opened)
     page = parse_page(post.page, decoded_body(opened))

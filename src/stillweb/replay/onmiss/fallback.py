@@ -17,6 +17,7 @@ import logging
 import re
 import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -44,7 +45,7 @@ from stillweb.http.tls import ServerContexts
 from stillweb.http.wire import RequestReceived
 from stillweb.model import Headers
 from stillweb.replay.client import ReplayClient
-from stillweb.replay.onmiss.frontdoor import FrontConnection, FrontSession
+from stillweb.replay.onmiss.frontdoor import PYWB_METHODS, FrontConnection, FrontSession
 from stillweb.replay.onmiss.process import Hermetic, HermeticOptions
 from stillweb.replay.onmiss.relay import Head, Loopback, render_request
 from stillweb.replay.pywb.backend import PywbOptions, PywbServer, find_pywb
@@ -101,16 +102,20 @@ class MissBackend(Protocol):
 
     Attributes:
         name: of it in the ledger.
+        methods: of the requests that it takes.
     """
 
     @property
     def name(self) -> str: ...
 
+    @property
+    def methods(self) -> AbstractSet[str]: ...
+
     async def prepare(self, collection: str) -> None:
         """Get ready for the misses of a collection; if it fails, misses stay misses."""
 
     async def ask(
-        self, collection: str, method: str, url: str, headers: Headers
+        self, collection: str, method: str, url: str, headers: Headers, body: bytes
     ) -> tuple[MissReply, Head] | None:
         """Return the response to a miss, None if there is none; the caller closes the body.
 
@@ -132,6 +137,7 @@ class PywbMisses:
     """
 
     name = "pywb"
+    methods = PYWB_METHODS
 
     def __init__(self, pywb: PywbServer, ca: CertAuthority, timeout: float) -> None:
         self._pywb = pywb
@@ -151,7 +157,9 @@ class PywbMisses:
         """Return whether a response is an answer; pywb's own 4xx look like recorded ones."""
         return 200 <= status < 400 and status != HTTPStatus.NOT_MODIFIED
 
-    async def ask(self, collection: str, method: str, url: str, headers: Headers) -> tuple[Loopback, Head]:
+    async def ask(
+        self, collection: str, method: str, url: str, headers: Headers, body: bytes
+    ) -> tuple[Loopback, Head]:
         """Ask the pywb of a collection.
 
         Raises:

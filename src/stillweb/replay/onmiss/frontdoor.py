@@ -269,7 +269,7 @@ class FrontConnection:
 
         try:
             socket = isinstance(miss.event, UpgradeReceived)
-            if miss.event.method not in PYWB_METHODS or socket:
+            if miss.event.method not in self._front.backend.methods or socket:
                 what = "a WebSocket" if socket else miss.event.method
                 note = f"{self._front.backend.name} is not used for {what}"
             else:
@@ -288,7 +288,9 @@ class FrontConnection:
         backend = self._front.backend
         fields = [field for field in miss.event.headers if field[0].lower() not in _HOP | _NOT_PASSED_ON]
         try:
-            found = await backend.ask(session.collection, miss.event.method, miss.url, tuple(fields))
+            found = await backend.ask(
+                session.collection, miss.event.method, miss.url, tuple(fields), miss.event.raw_body
+            )
         except PeerError as error:
             logger.warning("%s does not answer: %s", backend.name, error)
             return f"{backend.name} failed: {error}"

@@ -25,9 +25,11 @@ from stillweb.http.control import DEFAULT_SESSION, ControlBackend, Ledger, Repla
 from stillweb.options import Option
 from stillweb.replay.pywb.process import PywbProcess, Setup, find_pywb
 from stillweb.replay.server.listeners import authority
-from stillweb.replay.server.server import serve_control
+from stillweb.replay.server.server import ReplayOptions, serve, serve_control
 
-__all__ = ["PywbOptions", "PywbServer", "find_pywb", "serve_pywb"]
+__all__ = ["BACKENDS", "PywbOptions", "PywbServer", "find_pywb", "serve_by", "serve_pywb"]
+
+BACKENDS = ("native", "pywb")
 
 logger = logging.getLogger(__name__)
 
@@ -257,6 +259,22 @@ async def serve_pywb(
             yield server
     finally:
         await server.stop()
+
+
+@asynccontextmanager
+async def serve_by(backend: str, collection: Collection, ca: CertAuthority) -> AsyncIterator[str]:
+    """Serve a sealed collection with one of `BACKENDS` on free ports, and yield the URL.
+
+    Raises:
+        ProgramNotFound: if pywb is not installed.
+        ReplayError: if the server does not start.
+    """
+    if backend == "pywb":
+        async with serve_pywb([collection], ca) as server:
+            yield server.url
+        return
+    async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as native:
+        yield native.url
 
 
 def _described(collection: Collection, port: int) -> _Served:
