@@ -272,9 +272,10 @@ async def _started(path: Path, flags: tuple[str, ...], headless: bool, exact: bo
                 hint=f"ldd {path} | grep 'not found', and install these libraries: stillweb setup browser",
             ) from error
         try:
-            await _limit_memory(browser)
+            process = await _process(browser)
+            await _limit_memory(process)
             if exact:
-                async with connect_browser(browser, await _debugging_port(browser)):
+                async with connect_browser(browser, await _debugging_port(process)):
                     yield browser
             else:
                 yield browser
@@ -315,31 +316,36 @@ def _namespaces_permitted() -> bool:
         return False
 
 
-async def _process(browser: Browser) -> psutil.Process:
-    session = await browser.new_browser_cdp_session()
-    processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
-    await session.detach()
-    return psutil.Process(next(int(each["id"]) for each in processes if each["type"] == "browser"))
+async def _process(browser: Browser) -> psutil.Process | None:
+    """Return the browser process; None if the browser does not report it."""
+    try:
+        session = await browser.new_browser_cdp_session()
+        processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
+        await session.detach()
+        return psutil.Process(next(int(each["id"]) for each in processes if each["type"] == "browser"))
+    except (PlaywrightError, psutil.Error, StopIteration) as error:
+        logger.warning("the process of the browser is unknown", extra={"error": str(error)})
+        return None
 
 
-async def _debugging_port(browser: Browser) -> int:
+async def _debugging_port(process: psutil.Process | None) -> int:
     """Return the loopback port on which a browser serves CDP: its only listening socket."""
     try:
-        sockets = (await _process(browser)).net_connections("tcp")
+        sockets = process.net_connections("tcp") if process else []
         return next(int(each.laddr.port) for each in sockets if each.status == psutil.CONN_LISTEN)
-    except (PlaywrightError, psutil.Error, OSError, StopIteration) as error:
+    except (psutil.Error, OSError, StopIteration) as error:
         raise InfraError("the browser listens on no port for CDP", hint="stillweb doctor") from error
 
 
-async def _limit_memory(browser: Browser) -> None:
+async def _limit_memory(process: psutil.Process | None) -> None:
     """Limit the data of each process (RLIMIT_DATA); processes that start later inherit the limit."""
     text = os.environ.get(MEMORY_VARIABLE, "")
     limit = int(text) << 20 if text.isdecimal() else _MEMORY
-    if not limit or not hasattr(psutil, "RLIMIT_DATA"):  # Linux only
+    if process is None or not limit or not hasattr(psutil, "RLIMIT_DATA"):  # Linux only
         return
     try:
-        await asyncio.to_thread(_limit_tree, await _process(browser), limit)
-    except (PlaywrightError, psutil.Error, OSError) as error:
+        await asyncio.to_thread(_limit_tree, process, limit)
+    except (psutil.Error, OSError) as error:
         logger.warning("the memory of the browser is not limited", extra={"error": str(error)})
 
 
