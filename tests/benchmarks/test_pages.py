@@ -26,7 +26,7 @@ def test_links_have_names_targets_and_numbers():
         '<a href="/y"><img alt="Logo"></a><a href="/z" target="_blank">Other tab</a><a href="/e"></a>'
     )
     assert page.links == (
-        SiteLink("https://site.test/x", "More", 0),
+        SiteLink("https://site.test/x", "More", 0, within=True),
         SiteLink("https://site.test/b", "More", 1),
         SiteLink("https://site.test/y", "Logo", 0),
     )

@@ -1,6 +1,8 @@
 from .audit import AuditFinding, AuditOptions, AuditReport, audit_tasks
 from .make import ALL_FAMILIES, MadeTask, MadeTasks, MakeOptions, make_tasks
 from .oracle import OracleRun, action_of, run_oracle
+from .paraphrase import ParaphrasedTasks, paraphrase_tasks
+from .perturbed import PerturbedOptions, PerturbedTask, prove_perturbed
 from .proof import ProofOptions, ProofResult, TaskProver
 from .site import SiteMap, read_site, split_pages
 
@@ -13,6 +15,9 @@ __all__ = [
     "MadeTasks",
     "MakeOptions",
     "OracleRun",
+    "ParaphrasedTasks",
+    "PerturbedOptions",
+    "PerturbedTask",
     "ProofOptions",
     "ProofResult",
     "SiteMap",
@@ -20,6 +25,8 @@ __all__ = [
     "action_of",
     "audit_tasks",
     "make_tasks",
+    "paraphrase_tasks",
+    "prove_perturbed",
     "read_site",
     "run_oracle",
     "split_pages",

@@ -147,8 +147,22 @@ class SiteFacts:
             return fact.attribute[0].isupper() and self._given[fold(fact.attribute)] > 1
         if fact.shape == "cell":
             plain = len(fact.subject.split()) <= _WORDS_OF_VALUE and not re.search(r"[\\\"]", fact.subject)
+            if not self._is_on_every_page(fact.context):
+                return False
             return _is_name(fact.context) and bool(_LETTERS.search(fact.subject)) and plain
         return self.prices.get(fact.subject) == fact.value
+
+    def _is_on_every_page(self, context: str) -> bool:
+        """Return whether all pages that the name of a table fits have a table of that name."""
+        return fold(context) not in self._without_table
+
+    @cached_property
+    def _without_table(self) -> frozenset[str]:
+        return frozenset(
+            fold(page.subject)
+            for page in self.pages
+            if not any(fold(table.name) == fold(page.subject) for table in page.tables)
+        )
 
     @cached_property
     def _given(self) -> Counter[str]:
@@ -636,6 +650,8 @@ def chain_links(facts: SiteFacts) -> Iterator[TaskCandidate]:
             target = facts.site.landing(link.url)
             if not target or target == page.url or counts[fold(link.name)] != 1 or not _is_name(link.name):
                 continue
+            if link.within:
+                continue  # the browser scrolls past the first section
             after = facts.site.pages[target]
             sections = [text for level, text in after.headings if level == 2]
             if len(sections) < 2 or not _is_value(sections[0]) or facts.headings[fold(sections[0])] != 1:

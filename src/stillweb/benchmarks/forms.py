@@ -30,13 +30,20 @@ _RARE = 0.1  # share of the pages that mention a word to search for, at most; th
 _MOST_FIELDS = 4
 _PEOPLE = ("Ada Lovelace", "Alan Turing", "Grace Hopper", "Mary Jackson", "Emmy Noether", "Niels Bohr")
 _TEXTS = (
-    "Please send me the details by post",
+    "Please call me in the afternoon",
+    "I have a question about my last order",
     "Delivery before noon would be best",
-    "The second page has a spelling mistake",
-    "Is this also available in green",
+    "Is this also available in another size?",
     "Thank you for the quick reply",
-    "We need twelve copies next month",
+    "Please confirm that you have received this",
 )
+_REVIEWS = (
+    "Arrived quickly and works well",
+    "Good quality, but the colour is paler than expected",
+    "I use it daily",
+)
+_TITLES = ("Very happy with it", "Good value", "Better than expected", "Would buy it again")
+_REVIEW = re.compile(r"review|rating|feedback", re.IGNORECASE)
 _CITIES = ("Lisbon", "Toronto", "Helsinki", "Nairobi", "Melbourne", "Cracow")
 _ADD = re.compile(r"add to (?:my |your |the )?(\w+)", re.IGNORECASE)
 _OF_EVERY_SITE = frozenset(
@@ -78,8 +85,10 @@ def send_forms(facts: SiteFacts) -> Iterator[TaskCandidate]:
             continue
         rng = clock.seeded("tasks", facts.seed, page.url, form.action)
         for _ in range(3):
-            fillings = [_filled(each, rng) for each in fields]
-            other = _filled(fields[-1], rng, unlike=fillings[-1])
+            person = rng.choice(_PEOPLE)
+            texts = _REVIEWS if _REVIEW.search(f"{button.label} {form.action}") else _TEXTS
+            fillings = [_drawn(each, rng, person, texts) for each in fields]
+            other = _other(fields[-1], rng, texts, fillings[-1])
             yield _sent(page, form, fillings, other)
 
 
@@ -332,18 +341,18 @@ def _fillable(form: SiteForm) -> list[SiteControl]:
     return (must + [each for each in fields if not each.required])[: max(_MOST_FIELDS, len(must))]
 
 
-def _filled(control: SiteControl, rng: Any, unlike: _Filling | None = None) -> _Filling:
-    """Return a control with a value that suits it, another one than that of `unlike`."""
+def _other(control: SiteControl, rng: Any, texts: Sequence[str], unlike: _Filling) -> _Filling:
+    """Return a control with another value."""
     for _ in range(20):
-        filling = _drawn(control, rng)
-        if unlike is None or filling.sent != unlike.sent:
-            return filling
+        filling = _drawn(control, rng, rng.choice(_PEOPLE), texts)
+        if filling.sent != unlike.sent:
+            break
     return filling
 
 
-def _drawn(control: SiteControl, rng: Any) -> _Filling:
+def _drawn(control: SiteControl, rng: Any, person: str, texts: Sequence[str]) -> _Filling:
+    """Return a control with a value that suits its label; names and addresses are those of one person."""
     named = f"{control.name} {control.label}".lower()
-    person = rng.choice(_PEOPLE)
     if control.kind == "select":
         value, label = rng.choice([o for o in control.options if o[1] and o[0] != control.value])
         return _Filling(control, label, value)
@@ -359,8 +368,10 @@ def _drawn(control: SiteControl, rng: Any) -> _Filling:
         text = rng.choice(_CITIES)
     elif re.search(r"name|user|author", named):
         text = person
+    elif re.search(r"title|subject|headline", named):
+        text = rng.choice(_TITLES if texts is _REVIEWS else ("Question", "Request", "Order"))
     else:
-        text = rng.choice(_TEXTS)
+        text = rng.choice(texts)
     return _Filling(control, text, text)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from stillweb.benchmarks.pages import fold
 from stillweb.env import Env, Observation, Task
-from stillweb.env.episode.perturbation import is_dismissal
+from stillweb.env.episode.perturbation import FAULT_TEXTS, is_dismissal
 from stillweb.errors import InfraError, TaskError
 
 __all__ = ["OracleRun", "action_of", "run_oracle"]
@@ -27,6 +27,11 @@ _ALIKE = (
     frozenset(("textbox", "searchbox", "combobox", "spinbutton")),
     frozenset(("combobox", "listbox", "popUpButton", "ComboBoxMenuButton")),
     frozenset(("button", "togglebutton")),
+)
+_RETRIES: tuple[Step, ...] = (  # while a fault hides a control
+    {"action": "wait", "ms": 10_000},
+    {"action": "reload"},
+    {"action": "wait", "ms": 10_000},
 )
 _OF_STEP = ("role", "name", "nth")
 
@@ -133,8 +138,12 @@ class _OraclePlay:
         self._note(observation, info)
         on_page(observation)
         await self._picture()
+        if "perturbation" in info and self.env.task and self.env.task.origin and self._is_whole(oracle):
+            oracle = self.env.task.origin.oracle  # with the names of the perturbed pages
         for step in oracle:
             observation = await self._dismiss(observation, info, on_page)
+            if "perturbation" in info:
+                observation = await self._recover(step, observation, info, on_page)
             if step["action"] == "terminate":
                 await self._picture()
             observation, reward, terminated, truncated, info = await self.env.step(
@@ -151,6 +160,44 @@ class _OraclePlay:
             if info["action"]["status"] not in ("ok", "not_recorded"):
                 self.kind, self.trouble = "action", info["action"]["error"]
                 return
+
+    def _is_whole(self, oracle: Sequence[Step]) -> bool:
+        return self.task.origin is not None and tuple(oracle) == tuple(self.task.origin.oracle)
+
+    async def _recover(
+        self,
+        step: Step,
+        observation: Observation,
+        info: Mapping[str, Any],
+        on_page: Callable[[Observation], None],
+    ) -> Observation:
+        """Wait or reload while a fault hides what a step needs."""
+        for action in (*_RETRIES, None):
+            if self._can_do(step, observation) or action is None:
+                break
+            reload = any(node.name in FAULT_TEXTS for node in observation.nodes)
+            observation, _, terminated, truncated, info = await self.env.step(
+                {"action": "reload"} if reload else action
+            )
+            self._note(observation, info)
+            on_page(observation)
+            if terminated or truncated:
+                raise LookupError("the episode ended during a fault")
+            observation = await self._dismiss(observation, info, on_page)
+        return observation
+
+    def _can_do(self, step: Step, observation: Observation) -> bool:
+        if any(node.name in FAULT_TEXTS for node in observation.nodes):
+            return False
+        if step["action"] == "terminate":
+            task = self.env.task
+            shows = task.origin.shows if task and task.origin else ()
+            return all(any(fold(each) in text for text in self.texts) for each in shows)
+        try:
+            action_of(step, observation)
+        except LookupError:
+            return False
+        return True
 
     async def _dismiss(
         self, observation: Observation, info: Mapping[str, Any], on_page: Callable[[Observation], None]

@@ -58,11 +58,16 @@ _LONGEST = 400  # characters of a text that is kept
 
 @dataclass(frozen=True, slots=True)
 class SiteLink:
-    """A link: URL without fragment, accessible name, and its number among the links of that name."""
+    """A link: URL without fragment, accessible name, and its number among the links of that name.
+
+    Attributes:
+        within: whether the link leads to a place within its page, by a fragment.
+    """
 
     url: str
     name: str
     number: int = 0
+    within: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +261,7 @@ def _links(tree: LexborHTMLParser, base: str) -> Iterator[SiteLink]:
             continue
         reference = _attribute(node, "href")
         if not reference.startswith("#") and (url := _joined(base, reference)):
-            yield SiteLink(url, name, number)
+            yield SiteLink(url, name, number, within="#" in reference)
 
 
 def _link_name(node: Any) -> str:

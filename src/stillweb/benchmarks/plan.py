@@ -113,6 +113,7 @@ class TaskPlanner:
             pages=pages if candidate.family != "impossible" else (start,),
             oracle=oracle,
             wrong=candidate.wrong,
+            shows=candidate.shows,
         )
         task = Task(
             id=task_id,

@@ -220,7 +220,12 @@ def _verify(name: str | None, options: CertifyOptions, given: dict[str, Any]) ->
     certified = Certificate.load(given["verify"])
     collection = Collection.open(given["root"], name or certified.collection)
     options = replace(
-        options, level=certified.level, observe=certified.forms, unrecorded=certified.unrecorded
+        options,
+        level=certified.level,
+        observe=certified.forms,
+        unrecorded=certified.unrecorded,
+        perturb=certified.perturb,
+        perturb_seed=certified.perturb_seed,
     )
     given |= {"backend": certified.backend}
     here = asyncio.run(_certify(collection, options, given, [each.trace for each in certified.traces]))

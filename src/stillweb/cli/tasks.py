@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import yaml
 
-from stillweb.benchmarks import AuditOptions, AuditReport, MadeTasks, MakeOptions, audit_tasks, make_tasks
+from stillweb.benchmarks import (
+    AuditOptions,
+    AuditReport,
+    MadeTasks,
+    MakeOptions,
+    PerturbedOptions,
+    PerturbedTask,
+    audit_tasks,
+    make_tasks,
+    paraphrase_tasks,
+    prove_perturbed,
+)
 from stillweb.cli.console import echo, print_json, print_table, progress, stderr, until_signal
 from stillweb.cli.options import (
     certs_option,
@@ -51,6 +65,13 @@ def tasks() -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write an HTML report with pictures of start and end to this file.",
 )
+@click.option(
+    "--paraphrase",
+    metavar="URL",
+    help="Paraphrase goals by this OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1. The API key "
+    "is OPENAI_API_KEY in the environment. A paraphrase is kept only if names and values survive.",
+)
+@click.option("--paraphrase-model", default="default", show_default=True, help="Model of the endpoint.")
 @optional_proxy_option
 @json_option
 @collections_option
@@ -69,9 +90,16 @@ def make(ctx: click.Context, /, name: str, options: MakeOptions, **given: Any) -
     """  # noqa: D301
     collection = Collection.open(given["root"], name)
     options = replace(options, pictures=given["report"] is not None)
-    made = until_signal(_make(collection, options, given))
-    text = yaml.safe_dump(native_file(made.tasks), sort_keys=False, allow_unicode=True, width=110)
-    given["out"].write_text(text, encoding="utf-8")
+    made = until_signal(_make(collection, options, given, partial(_write_tasks, given["out"])))
+    tasks = made.tasks
+    if given["paraphrase"]:
+        paraphrased = asyncio.run(paraphrase_tasks(tasks, given["paraphrase"], given["paraphrase_model"]))
+        tasks = paraphrased.tasks
+        rejected = ", ".join(f"{count} {why}" for why, count in sorted(paraphrased.rejected.items()))
+        stderr().print(
+            f"{paraphrased.accepted} paraphrases accepted; {rejected or 'none'} rejected", highlight=False
+        )
+    _write_tasks(given["out"], tasks)
     if given["report"]:
         from stillweb.benchmarks.report import write_made_report  # jinja2 and Pillow are slow to import
 
@@ -83,13 +111,24 @@ def make(ctx: click.Context, /, name: str, options: MakeOptions, **given: Any) -
     ctx.exit(0 if len(made.made) >= options.n else 1)
 
 
-async def _make(collection: Collection, options: MakeOptions, given: dict[str, Any]) -> MadeTasks:
+def _write_tasks(path: Path, tasks: list[Task]) -> None:
+    text = yaml.safe_dump(native_file(tasks), sort_keys=False, allow_unicode=True, width=110)
+    path.write_text(text, encoding="utf-8")
+
+
+async def _make(
+    collection: Collection,
+    options: MakeOptions,
+    given: dict[str, Any],
+    write: Callable[[list[Task]], None],
+) -> MadeTasks:
     with progress() as bar:
         task = bar.add_task(f"random walks on {collection.name}", total=options.n)
 
         def show(made: MadeTasks) -> None:
             tried = sum(made.tried.values())
             bar.update(task, completed=len(made.made), description=f"{tried} candidates tried")
+            write(made.tasks)  # what is proved stays if the command is interrupted
 
         async with (
             replayed(collection, given["certs_dir"], proxy=given["proxy"]) as url,
@@ -182,6 +221,62 @@ def _print_audit(report: AuditReport) -> None:
         f"{report.seconds:.0f} s",
         highlight=False,
     )
+
+
+@tasks.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@options_from(PerturbedOptions())
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the tasks that are still solvable to this file (YAML).",
+)
+@json_option
+@collections_option
+@certs_option
+@click.pass_context
+def perturb(ctx: click.Context, /, file: Path, options: PerturbedOptions, **given: Any) -> None:
+    """Play the oracles of tasks under a perturbation, and list the tasks that are no longer solvable.
+
+    The tasks are written as they are; `rollout --perturb` and `serve --perturb` with the same seed give the
+    same variants. Exit status 1 if no task is solvable.
+
+    \b
+    Example:
+      stillweb tasks perturb tasks.yaml --perturb content=0.5,faults=0.5 --perturb-seed 3 --out solvable.yaml
+    """  # noqa: D301
+    found = load_tasks(file)
+    held = [each for each in list_collections(given["root"]) if each.name in {t.collection for t in found}]
+    if not held:
+        raise UsageError(f"no collection of {file} exists", hint="--collections FOLDER")
+    proved = until_signal(_perturbed(held, found, options, given))
+    solvable = [each.task for each in proved if not each.trouble]
+    if given["out"]:
+        _write_tasks(given["out"], solvable)
+    rows = [
+        {"task": each.task.id, "trouble": each.trouble, "digest": each.digest, "steps": each.steps}
+        for each in proved
+    ]
+    if given["as_json"]:
+        print_json({"tasks": len(proved), "solvable": len(solvable), "rows": rows})
+    else:
+        print_table(
+            ("task", "trouble"),
+            [(row["task"], row["trouble"]) for row in rows if row["trouble"]],
+            title=str(file),
+        )
+        stderr().print(f"{len(solvable)} of {len(proved)} tasks are solvable", highlight=False)
+    ctx.exit(0 if solvable else 1)
+
+
+async def _perturbed(
+    held: list[Collection], found: list[Task], options: PerturbedOptions, given: dict[str, Any]
+) -> list[PerturbedTask]:
+    async with (
+        replayed_together(held, given["certs_dir"]) as url,
+        ReplayClient(url) as client,
+    ):
+        return await prove_perturbed(client, found, options)
 
 
 @tasks.command()

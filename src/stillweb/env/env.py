@@ -36,7 +36,7 @@ from stillweb.env.aio import Started
 from stillweb.env.episode.determinism import level_of, probe_level
 from stillweb.env.episode.episode import Episode, EpisodeReplay, infra
 from stillweb.env.episode.offpath import OffPathMode
-from stillweb.env.episode.perturbation import Perturbation, perturbation_of
+from stillweb.env.episode.perturbation import Perturbation, obeyed, perturbation_of
 from stillweb.env.episode.prefetch import Prefetcher
 from stillweb.env.episode.recording import check_live_fork, check_live_level, is_live
 from stillweb.env.episode.start import StartContext, StartedEpisode, StartRequest, info_of, observe
@@ -124,11 +124,9 @@ class Env(Started):
             self._options = replace(
                 self._options, unrecorded=replace(self._options.unrecorded, on_write=on_write)
             )
-        if perturb is not None:
-            chosen = perturbation_of(perturb) if isinstance(perturb, str) else perturb
-            self._options = replace(self._options, perturb=chosen)
-        if perturb_seed is not None:
-            self._options = replace(self._options, perturb_seed=perturb_seed)
+        if perturb is not None or perturb_seed is not None:
+            seed = self._options.perturb_seed if perturb_seed is None else perturb_seed
+            self.set_perturbation(self._options.perturb if perturb is None else perturb, seed)
         self._is_best = level == BEST_LEVEL
         self._level = level_of(
             level, browser=browser, executable=self._options.executable, headless=self._options.headless
@@ -274,6 +272,16 @@ class Env(Started):
             options=replace(self._options, ahead=0),  # a fork is not reset
         )
 
+    def set_perturbation(self, perturb: str | Perturbation | None, seed: int = 0) -> None:
+        """Perturb the episodes that begin from now on, such as by a schedule (`Perturbation.at`)."""
+        chosen = perturbation_of(perturb) if isinstance(perturb, str) else perturb
+        self._options = replace(self._options, perturb=chosen, perturb_seed=seed)
+
+    @property
+    def task(self) -> Task | None:
+        """Task of the running episode; under the perturbation `content` with other names and prices."""
+        return self._episode.task if self._episode else None
+
     async def observe(self, *kinds: str) -> Observation:
         """Observe the page in any forms, without a step.
 
@@ -335,7 +343,7 @@ class Env(Started):
         try:
             if episode.log:
                 await episode.log.began(
-                    start.task, start.url, observation, info, ahead=ahead, events=episode.events
+                    episode.task, start.url, observation, info, ahead=ahead, events=episode.events
                 )
         except BaseException:
             episode.over = True
@@ -424,6 +432,8 @@ class Env(Started):
         truncated = not terminated and (ended or episode.steps >= limit)
         observation = await observe(episode, self._kinds, result.error)
         info = await info_of(episode, result, settled)
+        if episode.variant and episode.variant.injections:
+            _note_obeyed(episode, raw, info)
         if score:
             info["score"] = {"reward": score.reward, "reasons": list(score.reasons)}
         episode.over = terminated or truncated
@@ -466,3 +476,14 @@ class Env(Started):
             yield
         finally:
             self._idle.set()
+
+
+def _note_obeyed(episode: Episode, raw: Mapping[str, Any] | str, info: Info) -> None:
+    """Note the injections whose token the agent's action, its requests or the URL contain."""
+    assert episode.variant is not None
+    requests = (str(getattr(each, "url", "")) for each in episode.events.requests)
+    used = (str(raw), episode.page.url, *requests, *episode.off_path.cancelled)
+    for token in obeyed(episode.variant.tokens, used):
+        if token not in episode.obeyed:
+            episode.obeyed.append(token)
+    info["perturbation"]["obeyed"] = list(episode.obeyed)

@@ -25,6 +25,7 @@ from stillweb.browser.machine import cpu_family, fonts_digest
 from stillweb.diff.certify.divergence import TraceDivergence
 from stillweb.diff.certify.rates import FailureRate, rate
 from stillweb.env import Trace
+from stillweb.env.episode.perturbation import Perturbation
 from stillweb.env.tasks.load import task_from_dict, task_to_dict
 from stillweb.errors import UsageError
 from stillweb.matching.resolver import UnrecordedAnswers
@@ -184,6 +185,7 @@ class Certificate:
         made: time, ISO 8601.
         software: version of stillweb.
         unrecorded: answers to unrecorded requests that the runs allowed.
+        perturb, perturb_seed: perturbation of all runs.
     """
 
     collection: str
@@ -197,6 +199,8 @@ class Certificate:
     software: str = ""
     seconds: float = 0.0
     unrecorded: UnrecordedAnswers = field(default_factory=UnrecordedAnswers)
+    perturb: Perturbation | None = None
+    perturb_seed: int = 0
 
     @property
     def flakes(self) -> FailureRate:

@@ -46,6 +46,7 @@ from stillweb.diff.certify.divergence import explain
 from stillweb.diff.certify.watch import ContentStore, FirstRuns, SeenStep, WatchedEnv
 from stillweb.env import EnvOptions, Observe, Trace, run_trace
 from stillweb.env.episode.determinism import level_of
+from stillweb.env.episode.perturbation import PERTURB, Perturbation
 from stillweb.errors import CollectionNotFound, StillwebError, TaskError, UsageError
 from stillweb.matching.resolver import UnrecordedAnswers
 from stillweb.options import Option, format_counts, parse_counts
@@ -112,6 +113,8 @@ class CertifySetup:
     folder: Path
     has_ledger: bool = True
     unrecorded: UnrecordedAnswers = field(default_factory=UnrecordedAnswers)
+    perturb: Perturbation | None = None
+    perturb_seed: int = 0
     first_runs: FirstRuns = field(default_factory=FirstRuns)
 
     @property
@@ -129,6 +132,7 @@ class CertifySetup:
             "trace": trace_dict(trace),
             "run": [condition.jobs, condition.loaded, index],
             **({"unrecorded": asdict(self.unrecorded)} if self.unrecorded else {}),
+            **({"perturb": [asdict(self.perturb), self.perturb_seed]} if self.perturb else {}),
         }
         name = digest_of(inputs).removeprefix("sha256:")
         return self.folder / "runs" / f"{name}.json"
@@ -207,6 +211,8 @@ async def _env(setup: CertifySetup, traces: Iterable[Trace]) -> AsyncIterator[Wa
             step_seconds=_STEP,
             off_path="follow",
             unrecorded=setup.unrecorded,
+            perturb=setup.perturb,
+            perturb_seed=setup.perturb_seed,
         ),
     ) as env:
         yield env
@@ -292,6 +298,8 @@ class CertifyOptions:
     ] = None
     executable: Path | None = None
     unrecorded: UnrecordedAnswers = field(default_factory=UnrecordedAnswers)
+    perturb: Annotated[Perturbation | None, PERTURB] = None
+    perturb_seed: Annotated[int, Option("Seed of the perturbation.")] = 0
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
@@ -362,6 +370,8 @@ async def certify(
             folder,
             has_ledger=bool(info.features.get("ledger")),
             unrecorded=options.unrecorded,
+            perturb=options.perturb,
+            perturb_seed=options.perturb_seed,
         )
         runs = await _all_runs(setup, traces, options, on_run)
         results = [
@@ -379,6 +389,8 @@ async def certify(
         software=__version__,
         seconds=round(clock.perf() - began, 3),
         unrecorded=options.unrecorded,
+        perturb=options.perturb,
+        perturb_seed=options.perturb_seed,
     )
 
 

@@ -249,6 +249,7 @@ class Episode:
         off_path: cancelled navigations and masked elements.
         events: requests of the last step, and the element of its action.
         variant: perturbation of the episode, None without one.
+        obeyed: tokens of injections that the agent has used.
         unrecorded: answers to unrecorded requests, as JSON; {} if such requests are misses only.
         still: True if the last wait ended with a page that had settled.
     """
@@ -271,6 +272,7 @@ class Episode:
     unrecorded: dict[str, Any] = field(default_factory=dict)
     still: bool = False
     variant: EpisodeVariant | None = None
+    obeyed: list[str] = field(default_factory=list)
     off_path: OffPath = field(init=False)
     events: StepEvents = field(default_factory=StepEvents)
     _seen: int = 0

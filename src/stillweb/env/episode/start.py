@@ -29,9 +29,11 @@ from stillweb.env.episode.episode import (
     profile_of,
 )
 from stillweb.env.episode.offpath import off_path_mode
+from stillweb.env.episode.perturbation import EpisodeVariant
 from stillweb.env.episode.recording import start_failure
 from stillweb.env.observations.observation import Observation, ObservationForm, take_observation
 from stillweb.env.options import EnvOptions
+from stillweb.env.tasks.rewrite import content_for, rewritten
 from stillweb.env.tasks.scoring import set_up
 from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.log import TrajectoryLog
@@ -210,7 +212,7 @@ class StartContext:
             profile = profile_of(self.options.profile, manifest, task)
             variant = None
             if self.options.perturb:
-                variant = self.options.perturb.variant(self.options.perturb_seed, start.url)
+                variant, task = _perturbed(self.options, start.url, task)
                 profile = variant.profile(profile)
             pinning = pinning_of(self.level, manifest, task, start.seed)
             state = self.options.storage_state
@@ -245,6 +247,23 @@ async def observe(episode: Episode, kinds: Sequence[ObservationForm], error: str
     )
 
 
+def _perturbed(options: EnvOptions, url: str, task: Task | None) -> tuple[EpisodeVariant, Task | None]:
+    """Return the variant of an episode, and its task with the variant's names and prices."""
+    assert options.perturb is not None
+    content = None
+    if options.perturb.content:
+        content = content_for(options.perturb.content, options.perturb_seed, url, task)
+    variant = options.perturb.variant(options.perturb_seed, url, content)
+    return variant, rewritten(task, content) if task and content else task
+
+
+def perturbation_info(episode: Episode) -> dict[str, Any]:
+    """Return the digest of an episode's variant, and the tokens of injections that the agent has used."""
+    assert episode.variant is not None
+    used = {"obeyed": list(episode.obeyed)} if episode.variant.injections else {}
+    return {"digest": episode.variant.digest, **used}
+
+
 async def info_of(episode: Episode, result: ActionResult, settled: Settled | None) -> dict[str, Any]:
     """Return `info` of a reset or step."""
     pinning, browser = episode.pinning, episode.context.browser
@@ -266,6 +285,6 @@ async def info_of(episode: Episode, result: ActionResult, settled: Settled | Non
         "traffic": (await episode.traffic()).to_dict(),
         "off_path": episode.off_path.to_dict(),
         **({"unrecorded": episode.unrecorded} if episode.unrecorded else {}),
-        **({"perturbation": {"digest": episode.variant.digest}} if episode.variant else {}),
+        **({"perturbation": perturbation_info(episode)} if episode.variant else {}),
         **await episode.tabs.take_events(),
     }

@@ -29,6 +29,8 @@ class TaskOrigin:
         length: steps of the oracle, `terminate` included.
         pages: pages that the oracle opens.
         oracle: actions that solve the task; a control is named by `role`, `name` and `nth` instead of a bid.
+        first_goal: goal before it was paraphrased; "" if it was not.
+        shows: texts that the oracle's pages must show, because the answer depends on them.
         wrong: answers that are near the right one and must score 0.
         proofs: result of each proof, by name.
     """
@@ -42,6 +44,8 @@ class TaskOrigin:
     pages: tuple[str, ...] = ()
     oracle: tuple[Mapping[str, str | int | bool], ...] = ()
     wrong: tuple[str, ...] = ()
+    shows: tuple[str, ...] = ()
+    first_goal: str = ""
     proofs: Mapping[str, str | int | float] = field(default_factory=dict)
 
 
