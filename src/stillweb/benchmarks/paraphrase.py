@@ -1,8 +1,8 @@
 """Paraphrases of goals by an OpenAI-compatible endpoint; names and values must survive.
 
 The model receives the question of a goal; the sentence that says how to answer ("Answer with its name.") is
-left as it is. A paraphrase must have the same quoted texts and numbers. It must have the words that decide the
-answer ("cheapest", "together"), and not the answer.
+left as it is. A paraphrase must have the same quoted texts and numbers. It must have the words that decide
+the answer ("cheapest", "together"), and not the answer.
 """
 
 from __future__ import annotations
