@@ -638,6 +638,15 @@ class TestASite:
         pages = [each for each in collection.exchanges() if each.request.url == f"{HOME}checkout"]
         assert [page.response.raw_body for page in pages] == [b"<!doctype html><p>full=yes</p>"]
 
+    async def test_a_server_error_behind_a_form_is_not_recorded(self, tmp_path: Path, ca, site) -> None:
+        build(site, pages=1)
+        site.page("/", "<form method=post action=/basket><button>Add</button></form>")
+        site.page("/basket", "Server Error", status=500)
+        collection = await crawled(tmp_path, ca, site)
+        report = await harvest(collection, ca, SCOPE, HarvestOptions(forms=1, record=site.options))
+        assert (report.forms, report.failed) == (0, {f"POST {HOME}basket": "status 500"})
+        assert all(each.method == "GET" for each in collection.captures())
+
     async def test_limits_end_it_and_the_next_goes_on(self, tmp_path: Path, ca, site) -> None:
         build(site)
         collection = await crawled(tmp_path, ca, site)

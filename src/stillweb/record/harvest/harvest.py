@@ -532,6 +532,10 @@ class _Harvest:
         except TooLarge:
             self.report.too_large.append(post.form.action)
             return
+        if exchanges and (status := exchanges[-1].response.status) >= 500:
+            # Often a site that is busy with other forms: recorded, it would answer every visitor.
+            self.report.failed[f"POST {post.form.action}"] = f"status {status}"
+            return
         for exchange in exchanges:  # together, so that the page shown is the one behind this form
             self._write(exchange)
         if exchanges and exchanges[-1].response.mime in _HTML:
