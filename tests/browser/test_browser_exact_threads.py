@@ -406,7 +406,7 @@ async def test_events_of_a_document_that_loads_come_in_one_order(rig):
     rows = "<p>row</p>" * 400
     text, flags = await come_to(
         rig,
-        f"""new PerformanceObserver(() => L('measured')).observe({{ type: 'mark' }}); performance.mark('a'); L('first');</script>
+        f"""new PerformanceObserver(() => L('measured')).observe({{ type: 'mark' }}); performance.mark('a'); addEventListener('unhandledrejection', ({{ reason }}) => L(reason)); Promise.reject('refused'); L('first');</script>
         <details id=d>x</details><dialog id=g>y</dialog><textarea id=t>abc</textarea>
         <script>for (const type of ['toggle', 'close', 'select']) addEventListener(type, ({{ type, target }}) => L(`${{type}} ${{target.id}}`), true);
         d.open = true; g.show(); g.close();</script>{rows}<script>t.setSelectionRange(1, 2); new CSSStyleSheet().replace('p {{}}').then(() => L('sheet')); L('second');</script>{rows}
@@ -414,7 +414,16 @@ async def test_events_of_a_document_that_loads_come_in_one_order(rig):
     )
     names = [line.rsplit(" @", 1)[0] for line in text.splitlines()]
     assert names[:3] == ["first", "second", "third"]
-    assert names[3:] == ["toggle d", "toggle g", "sheet", "digest", "measured", "close g", "select t"]
+    assert names[3:] == [
+        "toggle d",
+        "toggle g",
+        "refused",
+        "sheet",
+        "digest",
+        "measured",
+        "close g",
+        "select t",
+    ]
     assert flags == ()
 
 

@@ -269,13 +269,14 @@
     const copy = new MessageEvent("message", { data, origin, lastEventId, source, ports: [...ports] });
     push(() => dispatch.call(window, copy), null, null, "message");
   };
-  const { ToggleEvent: Toggle, Event: Plain } = globalThis;
+  const { ToggleEvent: Toggle, PromiseRejectionEvent: Rejection, Event: Plain } = globalThis;
   pin.hold.event = (event) => {
     if (!event.isTrusted || !isLoading()) return;
     event.stopImmediatePropagation();
-    const { type, bubbles, composed, oldState, newState, source } = event;
+    const { type, bubbles, composed, oldState, newState, source, promise, reason } = event;
     const [target] = event.composedPath();
     const copy = Toggle && event instanceof Toggle ? new Toggle(type, { oldState, newState, source })
+      : event instanceof Rejection ? new Rejection(type, { promise, reason, cancelable: true })
       : new Plain(type, { bubbles, composed });
     push(() => dispatch.call(target, copy), null, null, type);
   };

@@ -69,7 +69,7 @@
   // The order in which frames get storage events is not defined: they are delivered at a rest, in frame order.
   if (pin.hold) {
     hold("message", pin.hold.message, true);
-    for (const type of ["toggle", "close", "select", "selectionchange"]) hold(type, pin.hold.event, true);
+    for (const type of ["toggle", "close", "select", "selectionchange", "unhandledrejection"]) hold(type, pin.hold.event, true);
     hold("storage", (event) => {
       if (!event.isTrusted) return;
       event.stopImmediatePropagation();
