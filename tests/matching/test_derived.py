@@ -237,3 +237,11 @@ def test_a_signed_token_is_one_word_whatever_its_punctuation() -> None:
 def test_a_long_quoted_name_is_cut_into_its_words() -> None:
     name = b'"a-long-name-of-an-image-that-is-no-token-at-all.png"'
     assert len(split(name, []).atoms) > 10
+
+
+def test_where_a_site_may_sort_only_values_between_the_recorded_ones_are_covered() -> None:
+    values = ["rigupobu", "Xuz", "tupuni"]
+    domain = Domain.load(json.loads(json.dumps(Domain.of("text", values).ordered(values).dump())))
+    assert domain.refuses("Saddle") == ""
+    assert "alphabetical" in domain.refuses("Basket")
+    assert "alphabetical" in domain.refuses("zebra")

@@ -17,7 +17,8 @@ __all__ = ["picture"]
 
 _STEP, _BOX, _WIDTH, _GAP = 64, 48, 300, 60
 _LEFT, _TOP, _LINE = 24, 24, 420  # width of the recorded line with its labels
-_FITS = 44  # characters of a box or a label
+_LABEL = 28  # height of a label between two states of the line
+_FITS = 40  # characters of a box or a label
 
 _STYLE = """
 body { font: 14px/1.4 system-ui, sans-serif; margin: 24px; color: #1d2733; background: #fff; }
@@ -51,7 +52,7 @@ class _Drawing:
             f'<g class="{kind}"><title>{escape(title)}</title>'
             f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_BOX}" rx="6"/>'
             f'<text x="{x + 10}" y="{y + 20}">{escape(_cut(lines[0]))}</text>'
-            f'<text class="mono" x="{x + 10}" y="{y + 37}">{escape(_cut(lines[1], _FITS - 4))}</text></g>'
+            f'<text class="mono" x="{x + 10}" y="{y + 37}">{escape(_cut(lines[1]))}</text></g>'
         )
 
     def arrow(self, path: str, edge: StateEdge) -> None:
@@ -92,11 +93,11 @@ def _draw_line(drawing: _Drawing, graph: StateGraph) -> None:
     for (_, source), run in groupby(line, key=lambda each: (_what(each), each.source == START)):
         edges = list(run)
         first, last = edges[0], edges[-1]
-        y += _STEP + 28
-        drawing.arrow(f"M{x} {y - _STEP + _BOX - 28 - 28 + 4} V{y}" if not source else _from_start(y), first)
+        y += _STEP + _LABEL
+        drawing.arrow(f"M{x} {y - _LABEL - _STEP + _BOX} V{y}" if not source else _from_start(y), first)
         times = f" \u00d7{len(edges)}" if len(edges) > 1 else ""
         drawing.parts.append(
-            f'<text class="soft" x="{x + 10}" y="{y - 8}">{escape(_cut(_what(first), 40))}{times}</text>'
+            f'<text class="soft" x="{x + 10}" y="{y - 8}">{escape(_cut(_what(first)))}{times}</text>'
         )
         reads = sum(states[each.target].reads for each in edges)
         title = f"{first.method} {first.url}\nkey {first.key}"
@@ -155,5 +156,5 @@ def _what(edge: StateEdge) -> str:
     return f"{edge.method} {urlsplit(edge.url).path}"
 
 
-def _cut(text: str, most: int = _FITS) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}\u2026"
+def _cut(text: str) -> str:
+    return text if len(text) <= _FITS else f"{text[: _FITS - 1]}\u2026"

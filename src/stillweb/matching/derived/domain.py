@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
@@ -68,6 +68,7 @@ class Domain:
         shapes: of words.
         separators: texts between words; at the start of the value after "^", at its end before "$".
         length, word, words: least and greatest length of values and words in characters, number of words.
+        between: first and last value in alphabetical order, if the site may sort values; None if any.
         low, high: least and greatest number, or first and last date in days; None for texts.
     """
 
@@ -79,6 +80,7 @@ class Domain:
     words: tuple[int, int]
     low: int | None = None
     high: int | None = None
+    between: tuple[str, str] | None = None
 
     @classmethod
     def of(cls, kind: Kind, values: Sequence[str]) -> Domain:
@@ -103,6 +105,16 @@ class Domain:
             *((min(ordered), max(ordered)) if len(ordered) == len(values) else (None, None)),
         )
 
+    def ordered(self, values: Sequence[str]) -> Domain:
+        """Return the domain without values before the first or after the last recorded one.
+
+        A list that a site sorts has a value between these at the place where it has the recorded ones.
+        """
+        if self.kind not in ("text", "email"):
+            return self
+        folded = sorted(value.casefold() for value in values)
+        return replace(self, between=(folded[0], folded[-1]))
+
     def refuses(self, value: str) -> str:
         """Return why no recording covers a value; "" if one does."""
         if self.kind == MADE:
@@ -112,8 +124,8 @@ class Domain:
             return "" if known else "is unlike the recorded ones"
         if self.kind in ("number", "date"):
             return self._refuses_number(value)
-        if self.kind == "email" and not _EMAIL.fullmatch(value):
-            return "is no e-mail address"
+        if why := self._refuses_whole(value):
+            return why
         words, separators = _cut(value)
         if not self.length[0] <= len(value) <= self.length[1]:
             return f"has {len(value)} characters, recorded are {self.length[0]} to {self.length[1]}"
@@ -126,6 +138,13 @@ class Domain:
                 return f"has a word like {word[:20]!r}, and no recording has one of that shape"
         unknown = sorted({each for each in separators if each not in self.separators})
         return f"has {unknown[0][:20]!r} between its words, and no recording has" if unknown else ""
+
+    def _refuses_whole(self, value: str) -> str:
+        if self.kind == "email" and not _EMAIL.fullmatch(value):
+            return "is no e-mail address"
+        if self.between and not self.between[0] <= value.casefold() <= self.between[1]:
+            return "is before or after all recorded values in alphabetical order, and the site may sort them"
+        return ""
 
     def _refuses_number(self, value: str) -> str:
         number = _number(self.kind, value)
@@ -146,6 +165,7 @@ class Domain:
             "words": list(self.words),
             "low": self.low,
             "high": self.high,
+            **({"between": list(self.between)} if self.between else {}),
         }
 
     @classmethod
@@ -153,7 +173,9 @@ class Domain:
         """Read what `dump` returned."""
         shapes, separators = (frozenset(stored[name]) for name in ("shapes", "separators"))
         length, word, words = (tuple(stored[name]) for name in ("length", "word", "words"))
-        return cls(stored["kind"], shapes, separators, length, word, words, stored["low"], stored["high"])
+        low, high, between = stored["low"], stored["high"], stored.get("between")
+        domain = cls(stored["kind"], shapes, separators, length, word, words, low, high)
+        return replace(domain, between=(between[0], between[1])) if between else domain
 
 
 def _number(kind: Kind, value: str) -> int | None:
