@@ -146,7 +146,7 @@ def test_shapes(word: str, expected: str) -> None:
     assert shape(word) == expected
 
 
-DOMAIN = Domain.of("text", ["Qyv", "zofa lumpo 41", "Zofa, lumpo. Tari!"])
+DOMAIN = Domain.of("text", ["Aav", "zyfa lumpo 41", "Zyfa, lumpo. Tari!"])
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,8 @@ DOMAIN = Domain.of("text", ["Qyv", "zofa lumpo 41", "Zofa, lumpo. Tari!"])
         ("it's", False),
         ("lamp!", True),
         ("!lamp", False),
-        ("a lamp", True),
+        ("by a lamp", True),
+        ("a lamp", False),
         (" lamp", False),
         ("extraordinary", False),
         ("one two three four", False),
@@ -185,7 +186,7 @@ def test_a_domain_covers_the_values_that_made_it(values: list[str]) -> None:
         ("date", ["2031-05-17", "2033-11-28"], ["2032-02-29"], ["2031-05-16", "2032-02-30", "1.1.2032"]),
         (
             "email",
-            ["qyv@zofa.example", "ta.ri@lum.po.example"],
+            ["aav@zofa.example", "zy.ri@lum.po.example"],
             ["ada@mail.example"],
             ["ada", "a@b@c.example"],
         ),
@@ -239,9 +240,10 @@ def test_a_long_quoted_name_is_cut_into_its_words() -> None:
     assert len(split(name, []).atoms) > 10
 
 
-def test_where_a_site_may_sort_only_values_between_the_recorded_ones_are_covered() -> None:
-    values = ["rigupobu", "Xuz", "tupuni"]
-    domain = Domain.load(json.loads(json.dumps(Domain.of("text", values).ordered(values).dump())))
-    assert domain.refuses("Saddle") == ""
+def test_only_values_between_the_recorded_ones_are_covered_since_a_site_may_sort_them() -> None:
+    domain = Domain.of("text", ["rigupobu", "Sux", "tupuni"])
+    domain = Domain.load(json.loads(json.dumps(domain.dump())))
+    assert domain.refuses("Trap") == ""
     assert "alphabetical" in domain.refuses("Basket")
     assert "alphabetical" in domain.refuses("zebra")
+    assert "alphabetical" in domain.refuses("Saddle")  # before "Sux" where capitals come first

@@ -142,6 +142,8 @@ SITES: dict[str, tuple[dict[str, object], bool]] = {
     "digest": ({"item": lambda t: f"{escape(t)} {md5(t.encode()).hexdigest()}"}, False),
     "reversed": ({"item": lambda t: escape(t[::-1])}, False),
     "sorted list": ({"order": lambda titles: sorted(titles, key=str.casefold)}, True),
+    "sorted by code point": ({"order": sorted}, True),
+    "sorted backwards": ({"order": lambda titles: sorted(titles, reverse=True)}, True),
     "newest first": ({"order": lambda titles: titles[::-1]}, True),
     "no markup accepted": ({"accepts": no_markup}, True),
     "lengths are checked": ({"accepts": between}, True),

@@ -179,30 +179,15 @@ def prove(recordings: FormRecordings, rules: Rules = _NO_RULES) -> Proved | Refu
             left_out.append(f"values like {_quoted(recorded.values)}: {why}")
         else:
             accepted.append(recorded)
-    fields = _fields(recordings, accepted, ordered=bool(left_out))
+    fields = tuple(
+        BranchField(name, Domain.of(kind, [each.values[number] for each in accepted]))
+        for number, (name, kind) in enumerate(recordings.fields)
+    )
     proved = proof.branch(fields)
     if why := _reproduces(proved, accepted):
         return Refusal(why, tuple(left_out))
     left_out += [f"{_shown_url(read.url)}: {read.why}" for read in proved.reads if read.why]
     return Proved(proved, tuple(left_out))
-
-
-def _fields(
-    recordings: FormRecordings, accepted: Sequence[RecordedBranch], *, ordered: bool
-) -> tuple[BranchField, ...]:
-    """Return the fields with the values that recordings cover.
-
-    Args:
-        recordings: of the form.
-        accepted: recordings that fit.
-        ordered: whether one did not fit: another place in a sorted list looks like any other difference.
-    """
-    fields = []
-    for number, (name, kind) in enumerate(recordings.fields):
-        values = [each.values[number] for each in accepted]
-        domain = Domain.of(kind, values)
-        fields.append(BranchField(name, domain.ordered(values) if ordered else domain))
-    return tuple(fields)
 
 
 def objection(branch: RecordedBranch, *, searches: bool) -> str:

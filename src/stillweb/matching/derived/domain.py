@@ -3,15 +3,16 @@
 A site may treat values alike only if they look alike: it links `CamelCase`, shortens long texts and rejects
 short ones. A value is therefore cut into words and the separators between them. Words must have recorded
 shapes. Separators must be recorded ones, and at the start or end of a value, recorded there. Lengths of the
-value and of its words, and the number of words, must be within the recorded ones. Pure.
+value and of its words, and the number of words, must be within the recorded ones. So must the value
+itself, in alphabetical order: a list that the site sorts shows it at the recorded place. Pure.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
@@ -59,6 +60,10 @@ def _cut(value: str) -> tuple[list[str], list[str]]:
     return words, [*between, *edges]
 
 
+_ORDERS: tuple[Callable[[str], str], ...] = (str.casefold, str)
+"""How sites compare texts when they sort: without regard to case, or by code point."""
+
+
 @dataclass(frozen=True, slots=True)
 class Domain:
     """The values that recordings cover.
@@ -68,7 +73,8 @@ class Domain:
         shapes: of words.
         separators: texts between words; at the start of the value after "^", at its end before "$".
         length, word, words: least and greatest length of values and words in characters, number of words.
-        between: first and last value in alphabetical order, if the site may sort values; None if any.
+        between: first and last text, without and with regard to case; () for other kinds. A sorted list shows
+            a text between these at the place where it shows the recorded ones.
         low, high: least and greatest number, or first and last date in days; None for texts.
     """
 
@@ -80,7 +86,7 @@ class Domain:
     words: tuple[int, int]
     low: int | None = None
     high: int | None = None
-    between: tuple[str, str] | None = None
+    between: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, kind: Kind, values: Sequence[str]) -> Domain:
@@ -95,6 +101,8 @@ class Domain:
         words = [word for found, _ in cuts for word in found]
         numbers = [_number(kind, value) for value in values]
         ordered = [number for number in numbers if number is not None]
+        low, high = (min(ordered), max(ordered)) if len(ordered) == len(values) else (None, None)
+        orders = _ORDERS if kind in ("text", "email") else ()
         return cls(
             kind,
             frozenset(map(shape, words)),
@@ -102,18 +110,10 @@ class Domain:
             _range(map(len, values)),
             (1, max(map(len, words), default=0)),
             _range(len(found) for found, _ in cuts),
-            *((min(ordered), max(ordered)) if len(ordered) == len(values) else (None, None)),
+            low,
+            high,
+            tuple(_ends(map(order, values)) for order in orders),
         )
-
-    def ordered(self, values: Sequence[str]) -> Domain:
-        """Return the domain without values before the first or after the last recorded one.
-
-        A list that a site sorts has a value between these at the place where it has the recorded ones.
-        """
-        if self.kind not in ("text", "email"):
-            return self
-        folded = sorted(value.casefold() for value in values)
-        return replace(self, between=(folded[0], folded[-1]))
 
     def refuses(self, value: str) -> str:
         """Return why no recording covers a value; "" if one does."""
@@ -142,8 +142,9 @@ class Domain:
     def _refuses_whole(self, value: str) -> str:
         if self.kind == "email" and not _EMAIL.fullmatch(value):
             return "is no e-mail address"
-        if self.between and not self.between[0] <= value.casefold() <= self.between[1]:
-            return "is before or after all recorded values in alphabetical order, and the site may sort them"
+        for order, (first, last) in zip(_ORDERS, self.between, strict=False):
+            if not first <= order(value) <= last:
+                return "is before or after the recorded values in alphabetical order"
         return ""
 
     def _refuses_number(self, value: str) -> str:
@@ -165,7 +166,7 @@ class Domain:
             "words": list(self.words),
             "low": self.low,
             "high": self.high,
-            **({"between": list(self.between)} if self.between else {}),
+            "between": [list(ends) for ends in self.between],
         }
 
     @classmethod
@@ -173,9 +174,9 @@ class Domain:
         """Read what `dump` returned."""
         shapes, separators = (frozenset(stored[name]) for name in ("shapes", "separators"))
         length, word, words = (tuple(stored[name]) for name in ("length", "word", "words"))
-        low, high, between = stored["low"], stored["high"], stored.get("between")
-        domain = cls(stored["kind"], shapes, separators, length, word, words, low, high)
-        return replace(domain, between=(between[0], between[1])) if between else domain
+        between = tuple((first, last) for first, last in stored.get("between", ()))
+        spans = (length, word, words, stored["low"], stored["high"], between)
+        return cls(stored["kind"], shapes, separators, *spans)
 
 
 def _number(kind: Kind, value: str) -> int | None:
@@ -188,6 +189,11 @@ def _number(kind: Kind, value: str) -> int | None:
         except ValueError:
             return None
     return None
+
+
+def _ends(values: Iterable[str]) -> tuple[str, str]:
+    found = sorted(values)
+    return (found[0], found[-1]) if found else ("", "")
 
 
 def _range(numbers: Iterable[int]) -> tuple[int, int]:

@@ -1,13 +1,15 @@
 """Values that occur nowhere in a collection, to recognise in what a site answers. Pure.
 
-The first values are short; the further ones differ from them in everything that a site may compute: length,
-number and kind of words, first letter. Each further set shows more of what people write: sentences, quotes,
-markup, lines.
+The first values are short. The first begins with "Aa" and the second with "zy", so that a list that the site
+sorts shows them at different places. The further ones differ from them in everything that a site may compute:
+length, number and kind of words, first letter. Each further set shows more of what people write: sentences,
+quotes, markup, lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import count
 from typing import Any
 
 from stillweb import clock
@@ -16,6 +18,7 @@ from stillweb.matching.derived.domain import Kind
 __all__ = ["LEVELS", "sentinels"]
 
 _CONSONANTS, _VOWELS = "bdfgklmnprtvz", "aeiou"
+_ATTEMPTS = 200  # to find a word that begins as wanted
 _NUMBERS = (17, 23, 2, 29, 11, 31, 8, 19)
 _DATES = (
     "2031-05-17",
@@ -69,9 +72,9 @@ def sentinels(
     taken: set[str] = set()
     words = []
     for number in range(len(kinds)):
-        mine = [_word(rng, 3, known, taken, [])]
+        mine = [_word(rng, 3, known, taken, [], "aa")]
         for n in range(9):  # other lengths in each field: a page may hold the length of one
-            mine.append(_word(rng, 5 + n + number % 2, known, taken, mine))
+            mine.append(_word(rng, 5 + n + number % 2, known, taken, mine, "" if n else "zy"))
         words.append(mine)
     for level, (pattern, needed) in enumerate(LEVELS):
         texts = []
@@ -95,14 +98,22 @@ def _value(kind: Kind, level: int, pattern: str, words: Sequence[str]) -> str:
     return pattern.format(words[0].capitalize(), *words[1:])
 
 
-def _word(rng: Any, length: int, known: Collection[str], taken: set[str], beside: Sequence[str]) -> str:
-    """Return a word that is in no known word, in which no other one is, and with an initial of its own."""
+def _word(
+    rng: Any, length: int, known: Collection[str], taken: set[str], beside: Sequence[str], start: str
+) -> str:
+    """Return a word that is in no known word, in which no other one is, and with an initial of its own.
+
+    It begins with `start`, unless the known words leave none: few words of three letters begin alike.
+    """
     initials = {other[0] for other in beside}
-    while True:
+    for attempt in count():
         word = "".join(rng.choice(_VOWELS if n % 2 else _CONSONANTS) for n in range(length))
         if length == 3:
             word = rng.choice("qxzv") + rng.choice("yuo") + rng.choice("qxvzk")
+        if attempt < _ATTEMPTS:
+            word = start + (rng.choice("qxvzkjw") if length == 3 else word[len(start) :])
         clash = word[0] in initials or any(word in other or other in word for other in taken)
         if not clash and not any(word in other for other in known):
             taken.add(word)
             return word
+    raise AssertionError("unreachable")
