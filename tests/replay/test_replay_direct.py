@@ -126,9 +126,16 @@ async def test_what_the_memo_knows_of_a_session_port_does_not_answer_for_the_con
         assert b"stillweb" in await reader.readuntil(b"}")
 
 
-async def test_no_proxy_within_tls(server: ReplayServer, ca: CertAuthority) -> None:
-    got = await converse(server.url, b"CONNECT shop.example:443 HTTP/1.1\r\nHost: shop.example\r\n\r\n", ca)
-    assert got.startswith(b"HTTP/1.1 400")
+async def test_a_proxy_within_tls_but_none_within_its_tunnel(server: ReplayServer, ca: CertAuthority) -> None:
+    connect = b"CONNECT shop.example:443 HTTP/1.1\r\nHost: shop.example\r\n\r\n"
+    async with dialled(server.url, ca) as (reader, writer):
+        writer.write(connect)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        await writer.start_tls(
+            ssl.create_default_context(cadata=ca.cert_pem.decode()), server_hostname="shop.example"
+        )
+        writer.write(connect)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400")
 
 
 async def test_rubbish_that_begins_like_tls_ends_that_connection_only(server: ReplayServer) -> None:

@@ -479,7 +479,7 @@ async def test_a_slow_client_costs_slices_not_bodies(
         await writer.start_tls(context, server_hostname="shop.example")
         writer.write(b"GET /big HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n")
         connections = server._sessions["default"].listener.target.connections
-        (connection,) = (each for each in connections if each._tunnel._tls is not None)
+        (connection,) = (each for each in connections if each._tunnel._layers)
         head = await reader.readuntil(b"\r\n\r\n")
         assert b"Content-Length: %d\r\n" % len(BIG) in head
         most, got = 0, bytearray()

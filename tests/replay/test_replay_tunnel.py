@@ -7,7 +7,7 @@ import ssl
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -355,7 +355,18 @@ def test_cuts_do_not_matter(name: str, contexts: ServerContexts, data: st.DataOb
     client = Client(contexts, cut)
     script(client)
     assert client.server.state is state
-    assert shown(client) == expected
+    assert joined(shown(client)) == joined(expected)
+
+
+def joined(lines: Sequence[str]) -> list[str]:
+    """Join replies of SOCKS that follow each other: the cuts decide how many writes carry them."""
+    found: list[str] = []
+    for line in lines:
+        if found and {*line, *found[-1]} <= set("0123456789abcdef"):
+            found[-1] += line
+        else:
+            found.append(line)
+    return found
 
 
 def test_a_farewell_in_tls_ends_the_connection(contexts: ServerContexts) -> None:
