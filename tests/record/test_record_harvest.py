@@ -476,7 +476,11 @@ class TestASite:
         recorded = {capture.url.removeprefix(HOME) for capture in collection.captures()}
         assert {"pic/7.svg", "main.css", "old/7", "new/7", "basket/shown", "search?q=Item"} <= recorded
         rules = read_rules(collection)
-        assert [rule.name for rule in rules.own] == ["csrf_token", "csrf_token"]
+        assert [(rule.where, rule.name, rule.path, rule.shape) for rule in rules.own] == [
+            ("form", "csrf_token", "**", "hex"),
+            ("multipart", "csrf_token", "**", "hex"),
+            ("query", "q", "/search", "any"),  # the page is the same for every word
+        ]
         missed, _ = await missed_by_agents(collection, ca, 1001)
         assert missed <= {f"GET {HOME}logout"}  # left alone on purpose
 
@@ -696,9 +700,14 @@ class TestASite:
     async def test_a_damaged_state_names_the_file_and_the_way_out(self, tmp_path: Path, ca, site) -> None:
         build(site, pages=2)
         collection = await crawled(tmp_path, ca, site)
-        (collection.path / STATE_FILE).write_text('{"version": 2, "waiting": 7}')
-        with pytest.raises(CollectionError, match="not the state of a harvest"):
-            await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
+        options = HarvestOptions(record=site.options)
+        await harvest(collection, ca, SCOPE, options)
+        path = collection.path / STATE_FILE
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"waiting": 7}))
+        with pytest.raises(CollectionError, match="not the state of a harvest") as raised:
+            await harvest(collection, ca, SCOPE, options)
+        assert raised.value.path == path
+        assert f"rm {path}" in raised.value.hint
 
 
 async def test_a_collection_without_a_document_says_what_to_do(tmp_path: Path, ca) -> None:
