@@ -74,9 +74,6 @@ _BEHIND_MOST = 4  # links of the page behind a form that are fetched because no 
 _HTML = ("text/html", "application/xhtml+xml")
 _SEEDS_SHARE, _OTHERS_SHARE = 0.7, 0.3  # weights of the pages where walks start, and of the others recorded
 _TYPED, _CHANGED = 0.6, 0.2  # likelihoods that a visitor sends a form after typing, or after another change
-# Links are counted too high relative to typed text: walks return to their start and to pages before. On a
-# wiki whose typed text and links were recorded in this order, misses by typed text were three times as many.
-_TYPED_MORE = 3.0
 _UNADDRESSED = 0.1  # likelihood that a form without an action is sent by the browser, and not by a script
 _WORDS_EVERY = 20  # pages between two choices of words
 _PAGE_AGAIN = 5_000  # recorded documents that are parsed for their links before anything is fetched
@@ -594,7 +591,7 @@ class _Harvest:
         for form in page.forms:
             sent = each * (_UNADDRESSED if form.unaddressed else 1.0)
             typed = typed_form(form)
-            others[typed] = others.get(typed, 0.0) + _TYPED_MORE * _TYPED * sent
+            others[typed] = others.get(typed, 0.0) + _TYPED * sent
             for lead in form_requests(form, self._options.values):
                 if lead.typed and not self._options.values.by_name:
                     continue  # no visitor types it; words of the site have their own requests
