@@ -182,6 +182,17 @@ def test_a_revisit_of_nothing_says_what_is_missing(tmp_path):
     assert "--append" in caught.value.hint
 
 
+def test_a_revisit_is_found_whose_original_was_recorded_since_the_last_one(tmp_path):
+    revisit, _ = REVISITS["without a head"]
+    collection = collection_of(tmp_path, revisit)
+    [capture] = collection.captures()
+    with pytest.raises(MissingRecord):
+        collection.read_capture(capture)
+    (collection.archive / "later.warc.gz").write_bytes(gzip_member(serialise(ORIGINAL)))
+    reindex(collection)
+    assert collection.read_capture(capture).response.raw_body == b"body"
+
+
 def test_a_file_that_is_gone_is_named(tmp_path):
     collection = collection_of(tmp_path, ORIGINAL)
     [capture] = collection.captures()

@@ -53,6 +53,7 @@ class Collection:
         self.name = name
         self.path = self.root / name
         self._originals: Originals | None = None
+        self._originals_of = (0, 0)  # time and size of the index that they were read from
 
     def __repr__(self) -> str:
         return f"Collection({str(self.root)!r}, {self.name!r})"
@@ -185,9 +186,18 @@ class Collection:
             MissingRecord: if the file, the record or a revisit's original is missing.
             MalformedWarc: if the record cannot be read.
         """
-        if self._originals is None and capture.mime == "warc/revisit":
-            self._originals = Originals(self.captures())
+        if capture.mime == "warc/revisit":
+            self._read_originals()
         return read_exchange(self.archive, capture, self._originals)
+
+    def _read_originals(self) -> None:
+        """Read the originals of revisits again when the index has changed: a recorder may be running."""
+        if not self.index_file.exists():
+            return
+        status = self.index_file.stat()
+        index = (status.st_mtime_ns, status.st_size)
+        if self._originals is None or index != self._originals_of:
+            self._originals, self._originals_of = Originals(self.captures()), index
 
     def exchanges(self) -> Iterator[Exchange]:
         """Yield the exchange of every capture, in the index's order."""
