@@ -356,18 +356,18 @@ def _late(*_: object) -> None:
 async def _imported(path: Path, scratch: Path, answers: list[Held], most: int) -> dict[str, Any]:
     report = import_files([path], scratch / "root", "x")
     collection = Collection.open(scratch / "root", "x")
-    told = Counter(f"{each.severity.value}:{each.code}" for each in report.defects)
+    codes = Counter(f"{each.severity.value}:{each.code}" for each in report.defects)
     row: dict[str, Any] = {
         "outcome": "imported",
         "captures": report.captures,
         "pages": report.pages,
-        "defects": dict(told),
+        "defects": dict(codes),
         "first_defects": [each.what[:200] for each in report.defects if each.severity.value != "notice"][:4],
         "lost": max(
             0,
             len(answers)
             - report.captures
-            - sum(n for code, n in told.items() if "error" in code or "warning" in code),
+            - sum(n for code, n in codes.items() if "error" in code or "warning" in code),
         ),
     }
     info = seal(collection)

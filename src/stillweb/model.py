@@ -86,6 +86,11 @@ class Exchange:
     protocol: str = "http/1.1"
 
 
+HTML_TYPES = ("text/html", "application/xhtml+xml")
+TEXT_TYPES = (*HTML_TYPES, "application/json", "application/xml", "text/xml", "text/plain")
+"""Media types of documents that may show what a visitor typed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capture:
     """One archived response to a URL at a timestamp: a CDXJ line with the location of its record.

@@ -139,9 +139,9 @@ def test_a_revisit_without_its_original_is_reported(tmp_path: Path, caplog: pyte
         _record("response", head + b"<p>") + _record("revisit", head, URL + "again")
     )
     collection, report = _import(tmp_path / "a.warc", tmp_path)
-    [told] = [each for each in report.defects if each.code == "no-original"]
-    assert "1 revisits" in told.what
-    assert URL + "again" in told.what
+    [defect] = [each for each in report.defects if each.code == "no-original"]
+    assert "revisits without their original: 1;" in defect.what
+    assert URL + "again" in defect.what
     assert seal(collection).entries == 1
     export(collection, tmp_path / "a.har")
     assert URL + "again" in caplog.text
@@ -151,8 +151,8 @@ def test_a_revisit_without_its_original_is_reported(tmp_path: Path, caplog: pyte
 def test_responses_that_are_not_replayed_are_counted(tmp_path: Path) -> None:
     parts = [_record("response", b"x", "dns:a.example"), _record("resource", b"x", "file:///shot.png")]
     (tmp_path / "a.warc").write_bytes(b"".join([*parts, _record("response", b"HTTP/1.1 200 OK\r\n\r\n<p>")]))
-    [told] = [each for each in _import(tmp_path / "a.warc", tmp_path)[1].defects if each.code == "not-http"]
-    assert "(dns 1, file 1)" in told.what
+    [defect] = [each for each in _import(tmp_path / "a.warc", tmp_path)[1].defects if each.code == "not-http"]
+    assert "(dns 1, file 1)" in defect.what
 
 
 def test_warc_headers_in_other_spellings(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 from stillweb import clock
-from stillweb.benchmarks.oracle import OracleRun, run_oracle
+from stillweb.benchmarks.oracle import OracleRun, retry_episode, run_oracle
 from stillweb.benchmarks.pages import fold
 from stillweb.benchmarks.proof import answer_part, without_last_act
 from stillweb.benchmarks.site import read_texts
@@ -60,7 +60,6 @@ _COMPARED = re.compile(r"""(?:[=!]==?\s*|includes\(\s*)(['"`])([^'"`\n]{4,80})\1
 _WORDS = re.compile(r"[^\W\d_]{4,}")
 _SELECTED = re.compile(r"([#.])([A-Za-z_][\w-]*)")
 _LONGEST = 300
-_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,13 +336,9 @@ class _TaskAudit:
         return self._found
 
     async def _play(self, oracle: Sequence[Mapping[str, Any]]) -> OracleRun:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return await run_oracle(self._env, self._task, oracle, on_page=self._seen.append)
-            except InfraError:
-                if attempt == _ATTEMPTS:
-                    raise
-        raise AssertionError("unreachable")
+        return await retry_episode(
+            lambda: run_oracle(self._env, self._task, oracle, on_page=self._seen.append)
+        )
 
     async def _untouched(self) -> None:
         """Play `terminate` alone, with no answer and with one that no task expects."""

@@ -10,18 +10,21 @@ on the same page with another layout. `run_oracle` plays an oracle in an `Env`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from stillweb.benchmarks.pages import fold
 from stillweb.env import Env, Observation, Task
 from stillweb.env.episode.perturbation import FAULT_TEXTS, is_dismissal
 from stillweb.errors import InfraError, TaskError
 
-__all__ = ["OracleRun", "action_of", "run_oracle"]
+__all__ = ["OracleRun", "action_of", "retry_episode", "run_oracle"]
 
 Step = Mapping[str, Any]
+T = TypeVar("T")
+
+_ATTEMPTS = 3  # of an episode while browser or proxy fail
 
 _ALIKE = (
     frozenset(("textbox", "searchbox", "combobox", "spinbutton")),
@@ -84,6 +87,20 @@ def action_of(step: Step, observation: Observation) -> dict[str, Any]:
     if len(found) <= number:
         raise LookupError(f"{observation.url} shows no {step['role']} {step['name']!r}")
     return {**action, "bid": found[number]}
+
+
+async def retry_episode(play: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of an episode; play it again if browser or proxy fail.
+
+    Raises:
+        InfraError: if they fail in three attempts.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return await play()
+        except InfraError:
+            continue
+    return await play()
 
 
 async def run_oracle(

@@ -9,21 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
-from stillweb.benchmarks.oracle import OracleRun, run_oracle
+from stillweb.benchmarks.oracle import retry_episode, run_oracle
 from stillweb.benchmarks.pages import fold
 from stillweb.browser.launch import launch
 from stillweb.browser.profile import LEVEL
 from stillweb.env import Env, Task
 from stillweb.env.episode.perturbation import PERTURB, Perturbation
-from stillweb.errors import InfraError, UsageError
+from stillweb.errors import UsageError
 from stillweb.options import Option
 from stillweb.replay import ReplayClient
 
 __all__ = ["PerturbedOptions", "PerturbedTask", "prove_perturbed"]
-
-_ATTEMPTS = 3  # of an episode while browser or proxy fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +89,10 @@ async def prove_perturbed(
 async def _proved(env: Env, task: Task, runs: int) -> PerturbedTask:
     if task.origin is None or not task.origin.oracle:
         return PerturbedTask(task, "the task has no oracle")
+    play = partial(run_oracle, env, task, task.origin.oracle)
     first = None
     for _ in range(runs):
-        run = await _played(env, task)
+        run = await retry_episode(play)
         digest = str(run.start.get("perturbation", {}).get("digest", ""))
         steps = len(run.steps) - 1
         if run.reward != 1.0:
@@ -106,14 +106,3 @@ async def _proved(env: Env, task: Task, runs: int) -> PerturbedTask:
             return PerturbedTask(task, "two runs have different observations", digest, steps)
         first = run.steps
     return PerturbedTask(task, "", digest, steps)
-
-
-async def _played(env: Env, task: Task) -> OracleRun:
-    assert task.origin is not None
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            return await run_oracle(env, task, task.origin.oracle)
-        except InfraError:
-            if attempt == _ATTEMPTS:
-                raise
-    raise AssertionError("unreachable")

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from stillweb import clock
-from stillweb.benchmarks.oracle import OracleRun, run_oracle
+from stillweb.benchmarks.oracle import OracleRun, retry_episode, run_oracle
 from stillweb.benchmarks.pages import fold
 from stillweb.benchmarks.plan import TaskPlan
 from stillweb.benchmarks.site import SiteStep
@@ -32,14 +32,11 @@ from stillweb.env.tasks.evaluators import AnswerEvaluator
 from stillweb.env.tasks.evidence import Evaluator
 from stillweb.env.tasks.writes import request_evidence
 from stillweb.env.trajectories.propose import RandomWalk
-from stillweb.errors import InfraError
 from stillweb.matching.rules import Rules
 from stillweb.replay import ReplayClient
 from stillweb.urls import wire_url
 
 __all__ = ["ProofOptions", "ProofResult", "TaskProver"]
-
-_ATTEMPTS = 3  # of an episode while browser or proxy fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,13 +188,7 @@ class TaskProver:
     async def _play(
         self, env: Env, task: Task, oracle: Sequence[Mapping[str, Any]], *, pictures: bool = False
     ) -> OracleRun:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return await run_oracle(env, task, oracle, pictures=pictures)
-            except InfraError:
-                if attempt == _ATTEMPTS:
-                    raise
-        raise AssertionError("unreachable")
+        return await retry_episode(lambda: run_oracle(env, task, oracle, pictures=pictures))
 
     # --- answers -----------------------------------------------------------------------------------
 
@@ -265,20 +256,11 @@ class TaskProver:
     async def _walked(self, start: Task, number: int) -> list[Evidence]:
         env = await self._free.get()
         try:
-            return await self._walk(env, start, number)
+            return await retry_episode(lambda: self._walk(env, start, number))
         finally:
             self._free.put_nowait(env)
 
     async def _walk(self, env: Env, start: Task, number: int) -> list[Evidence]:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return await self._walk_once(env, start, number)
-            except InfraError:
-                if attempt == _ATTEMPTS:
-                    raise
-        raise AssertionError("unreachable")
-
-    async def _walk_once(self, env: Env, start: Task, number: int) -> list[Evidence]:
         seed = f"{self._options.seed} {start.start_url} {number}"
         walk, rng = RandomWalk(start.start_url, seed), clock.seeded("answers", seed)
         observation, info = await env.reset(task=start)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -93,7 +92,7 @@ def make(ctx: click.Context, /, name: str, options: MakeOptions, **given: Any) -
     made = until_signal(_make(collection, options, given, partial(_write_tasks, given["out"])))
     tasks = made.tasks
     if given["paraphrase"]:
-        paraphrased = asyncio.run(paraphrase_tasks(tasks, given["paraphrase"], given["paraphrase_model"]))
+        paraphrased = until_signal(paraphrase_tasks(tasks, given["paraphrase"], given["paraphrase_model"]))
         tasks = paraphrased.tasks
         rejected = ", ".join(f"{count} {why}" for why, count in sorted(paraphrased.rejected.items()))
         stderr().print(

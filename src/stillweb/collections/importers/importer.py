@@ -403,8 +403,8 @@ class _Staging:
         if not lost:
             return []
         capture, refers = lost[0]
-        what = f"{len(lost)} revisits refer to records that the collection does not have, so their URLs are"
-        what += f" misses; the first, {capture.url}, refers to {refers}"
+        what = f"revisits without their original: {len(lost)}; the first, {capture.url}, refers to {refers},"
+        what += " which the collection does not have. Replay answers such URLs with a miss"
         return [Defect(Severity.WARNING, "no-original", str(self.target.archive), -1, what)]
 
     def _with_baselines(self, pages: list[Page]) -> list[Page]:

@@ -38,7 +38,7 @@ from stillweb.collections.versions import keep_version, versions
 from stillweb.collections.warc.frames import is_socket_url
 from stillweb.errors import CollectionError, RecordError
 from stillweb.matching.rules import Rule
-from stillweb.model import Page, Request
+from stillweb.model import HTML_TYPES, Page, Request
 from stillweb.options import Option
 from stillweb.polling import poll
 from stillweb.record.amend.origin import OriginPage, RequestSender, request_sender
@@ -186,7 +186,6 @@ async def open_candidates(
 
 _CLOSE_SECONDS = 10.0
 _NO_SOCKET = "its page opened no such WebSocket"
-_HTML = frozenset({"text/html", "application/xhtml+xml"})
 
 
 OnOutcome = Callable[[FetchOutcome, int], None]
@@ -398,7 +397,10 @@ class _MissFetcher:
         visited = await visit_page(self.browser, self.setting, Visit(0, url, 0, seed=False), folder)
         answer = run.writer.answers.get(task.id)
         page = (
-            task.kind is FetchMethod.PAGE and answer is not None and answer.recorded and answer.mime in _HTML
+            task.kind is FetchMethod.PAGE
+            and answer is not None
+            and answer.recorded
+            and answer.mime in HTML_TYPES
         )
         if visited.error or not page:
             shutil.rmtree(folder, ignore_errors=True)

@@ -48,7 +48,7 @@ from stillweb.matching.derived.branch import Branch, leaf_text, leaves_of
 from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.matching.parts import Parts
 from stillweb.matching.resolver import Policy, SessionState, advance, resolve
-from stillweb.model import MUTATIONS, Capture, Exchange, Headers
+from stillweb.model import MUTATIONS, TEXT_TYPES, Capture, Exchange, Headers
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.forms.scripts import CANDIDATES, ScriptForm, candidates, perform
@@ -66,9 +66,6 @@ _PAGE_SECONDS = 60.0
 _NEEDED = 3  # recordings without which nothing is proved
 _DRAIN_SECONDS = 5.0
 _APART = timedelta(minutes=7, seconds=13)  # between the clocks of two recordings
-_DOCUMENTS = frozenset(
-    {"text/html", "application/xhtml+xml", "application/json", "application/xml", "text/xml", "text/plain"}
-)
 
 
 class KeepingWriter(CollectionWriter):
@@ -267,7 +264,7 @@ def recordings_of(
 
 
 def _is_document(exchange: Exchange) -> bool:
-    return exchange.request.method == "GET" and exchange.response.mime in _DOCUMENTS
+    return exchange.request.method == "GET" and exchange.response.mime in TEXT_TYPES
 
 
 def _holds(exchange: Exchange, values: Sequence[str]) -> bool:

@@ -42,7 +42,7 @@ from stillweb.collections.pack.seal import seal
 from stillweb.errors import UpstreamUnreachable
 from stillweb.matching.derived.branch import Branch
 from stillweb.matching.derived.vocabulary import Vocabulary
-from stillweb.model import Capture, Exchange
+from stillweb.model import HTML_TYPES, TEXT_TYPES, Capture, Exchange
 from stillweb.options import Option
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.links import HtmlForm
@@ -69,8 +69,6 @@ from stillweb.record.reset import SiteReset
 
 __all__ = ["FormsOptions", "FormsReport", "record_forms"]
 
-_HTML = ("text/html", "application/xhtml+xml")
-_DOCUMENTS = (*_HTML, "application/json", "application/xml", "text/xml", "text/plain")
 _REDIRECTS = 5
 _UNRECORDED, _WORDS = 8, 8  # pages that are not recorded, and words of theirs that are searched for
 _AS_IT_IS = 2  # sets of values of a form without values: it is sent three times
@@ -259,7 +257,7 @@ class _FormsRun:
         pages = []
         seen: set[str] = set()
         for capture in self._collection.captures():
-            if capture.method != "GET" or capture.status != 200 or capture.mime not in _DOCUMENTS:
+            if capture.method != "GET" or capture.status != 200 or capture.mime not in TEXT_TYPES:
                 continue
             body = decoded_body(self._collection.read_capture(capture))
             self.vocabulary.add(body.decode("utf-8", "replace"))
@@ -267,7 +265,7 @@ class _FormsRun:
                 continue
             seen.add(capture.url)
             self._documents.append(capture)
-            if capture.mime not in _HTML:
+            if capture.mime not in HTML_TYPES:
                 continue
             page = parse_page(capture.url, body)
             if b"<script" in body.lower() and (not wanted or capture.url in wanted):
@@ -376,7 +374,7 @@ class _FormsRun:
             for url in rng.sample(unrecorded, min(_UNRECORDED, len(unrecorded))):
                 with suppress(UpstreamUnreachable, TooLarge):
                     exchange = await self._fetcher.fetch(url)
-                    if exchange.response.status == 200 and exchange.response.mime in _HTML:
+                    if exchange.response.status == 200 and exchange.response.mime in HTML_TYPES:
                         words |= parse_page(url, decoded_body(exchange)).words
             new = sorted(word for word in words if word.isalpha() and not self.vocabulary.has_word(word))
             self._words = rng.sample(new, min(_WORDS, len(new)))
@@ -389,7 +387,9 @@ class _FormsRun:
         """
         shown = first.steps[-1].exchange
         links = (
-            parse_page(shown.request.url, decoded_body(shown)).links if shown.response.mime in _HTML else []
+            parse_page(shown.request.url, decoded_body(shown)).links
+            if shown.response.mime in HTML_TYPES
+            else []
         )
         documents = [each.url for each in self._documents]
         recorded = frozenset(documents)
@@ -403,7 +403,7 @@ class _FormsRun:
         missing = [url for url in probes if url not in self._before]
         twins = []
         for _ in range(2 if missing else 0):
-            await self._reset()
+            await self._options.reset.run(self._fetcher)
             visit = replace(self._fetcher, cookies=httpx.Cookies(self._fetcher.cookies))
             self._redacted(await self._fetch(visit, variant.page))
             steps = await self._probe(visit, missing)
@@ -417,7 +417,7 @@ class _FormsRun:
 
         With a walk, all of them are then visited in turn, and requested once more.
         """
-        await self._reset()
+        await self._options.reset.run(self._fetcher)
         visit = replace(self._fetcher, cookies=httpx.Cookies(self._fetcher.cookies))
         left = list(values)
         sent: list[RecordedStep] = []
@@ -507,9 +507,6 @@ class _FormsRun:
         redacted = self._secrets.redact(exchange, None)
         self._writer.write(*redacted)
         return redacted[0]
-
-    async def _reset(self) -> None:
-        await self._options.reset.run(self._fetcher)
 
 
 def _names(variants: _Variants) -> tuple[str, ...]:

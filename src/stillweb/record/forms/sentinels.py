@@ -9,7 +9,7 @@ quotes, markup, lines.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from itertools import count
+from itertools import chain, repeat
 from typing import Any
 
 from stillweb import clock
@@ -106,12 +106,12 @@ def _word(
     It begins with `start`, unless the known words leave none: few words of three letters begin alike.
     """
     initials = {other[0] for other in beside}
-    for attempt in count():
+    for begin in chain(repeat(start, _ATTEMPTS), repeat("")):
         word = "".join(rng.choice(_VOWELS if n % 2 else _CONSONANTS) for n in range(length))
         if length == 3:
             word = rng.choice("qxzv") + rng.choice("yuo") + rng.choice("qxvzk")
-        if attempt < _ATTEMPTS:
-            word = start + (rng.choice("qxvzkjw") if length == 3 else word[len(start) :])
+        if begin:
+            word = begin + (rng.choice("qxvzkjw") if length == 3 else word[len(begin) :])
         clash = word[0] in initials or any(word in other or other in word for other in taken)
         if not clash and not any(word in other for other in known):
             taken.add(word)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from http import HTTPStatus
 from itertools import islice
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -23,7 +24,7 @@ from stillweb.collections.learn.rules import Learned, merge, read_rules, write_r
 from stillweb.http.codec import decode
 from stillweb.matching.parts import Where
 from stillweb.matching.rules import Rule, RuleOrigin, Rules
-from stillweb.model import Capture, Exchange, header
+from stillweb.model import HTML_TYPES, Capture, Exchange, header
 
 if TYPE_CHECKING:
     from stillweb.record.harvest.words import WordField
@@ -37,8 +38,6 @@ _MARK = "proof: every word has the answer of the page without a query"
 _WORDS = 30  # of the site that a proof sends
 # Texts that no page shows, and what servers read as a number, as nothing, or as an operator.
 _SENTINELS = ("qzxwvkjh", "zzyqvxkwpjqhbf", "qzx vkj", "", "0", "1", "2", "10", "37", "a", '"', "*", "%")
-
-_NOT_MODIFIED = 304
 
 Fetch = Callable[[str], Awaitable[Exchange | None]]
 
@@ -123,7 +122,7 @@ def _with_one_answer(collection: Collection, places: set[tuple[str, str]]) -> se
     for capture in collection.captures():
         parts = urlsplit(capture.url)
         place = (parts.hostname or "", parts.path)
-        if place in places and capture.method == "GET" and capture.status != _NOT_MODIFIED:
+        if place in places and capture.method == "GET" and capture.status != HTTPStatus.NOT_MODIFIED:
             stored.setdefault((*place, capture.status, capture.digest), capture)
     answers: dict[tuple[str, str], set[bytes]] = {}
     for (host, path, *_), capture in stored.items():
@@ -133,11 +132,7 @@ def _with_one_answer(collection: Collection, places: set[tuple[str, str]]) -> se
 
 def _digest(exchange: Exchange) -> bytes:
     """Return a digest of a document's bytes, b"" for anything else."""
-    if exchange.response.status != 200 or exchange.response.mime not in (
-        "text/html",
-        "application/xhtml+xml",
-    ):
+    if exchange.response.status != HTTPStatus.OK or exchange.response.mime not in HTML_TYPES:
         return b""
-    coding = header(exchange.response.headers, "content-encoding")
-    body = decode(exchange.response.raw_body, coding)
+    body = decode(exchange.response.raw_body, header(exchange.response.headers, "content-encoding"))
     return b"" if body is None else sha256(body).digest()

@@ -29,7 +29,7 @@ from stillweb.collections.manifest import write_atomically
 from stillweb.collections.misses import Missed
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError, RecordError, UpstreamUnreachable
-from stillweb.model import Exchange
+from stillweb.model import HTML_TYPES, Exchange
 from stillweb.options import Option
 from stillweb.record.crawl.fetch import Fetcher, Robots
 from stillweb.record.crawl.scope import Scope
@@ -71,7 +71,6 @@ _MISSES_SHARE = 0.25  # share of the time that misses may use
 _FORM_COST = 3.0  # requests that a POST form takes: its page, itself, the page behind it
 _FORMS_EVERY = 20  # pages between two looks at the waiting POST forms
 _BEHIND_MOST = 4  # links of the page behind a form that are fetched because no other page has them
-_HTML = ("text/html", "application/xhtml+xml")
 _SEEDS_SHARE, _OTHERS_SHARE = 0.7, 0.3  # weights of the pages where walks start, and of the others recorded
 _TYPED, _CHANGED = 0.6, 0.2  # likelihoods that a visitor sends a form after typing, or after another change
 _UNADDRESSED = 0.1  # likelihood that a form without an action is sent by the browser, and not by a script
@@ -275,7 +274,7 @@ class _Harvest:
             if capture.method != "GET":
                 continue
             self._recorded.add(capture.url)
-            if capture.mime in _HTML and capture.status == 200 and self._scope.contains(capture.url):
+            if capture.mime in HTML_TYPES and capture.status == 200 and self._scope.contains(capture.url):
                 documents.append(capture)
         seeds = [page.url for page in self._collection.page_list() if page.seed]
         order = {url: number for number, url in enumerate(seeds)}
@@ -469,7 +468,7 @@ class _Harvest:
             elif exchange.response.mime == "text/css":
                 text = decoded_body(exchange).decode("utf-8", "replace")
                 await self._fetch_resources(fetcher, css_urls(resource.url, text), resource.url)
-            elif resource.destination in ("iframe", "frame") and exchange.response.mime in _HTML:
+            elif resource.destination in ("iframe", "frame") and exchange.response.mime in HTML_TYPES:
                 framed = parse_page(resource.url, decoded_body(exchange))
                 await self._fetch_resources(fetcher, framed.resources, resource.url)
 
@@ -535,7 +534,7 @@ class _Harvest:
             return
         for exchange in exchanges:  # together, so that the page shown is the one behind this form
             self._write(exchange)
-        if exchanges and exchanges[-1].response.mime in _HTML:
+        if exchanges and exchanges[-1].response.mime in HTML_TYPES:
             url = exchanges[-1].request.url
             shown = parse_page(url, decoded_body(exchanges[-1]))
             await self._fetch_resources(fetcher, shown.resources, url)
@@ -560,7 +559,7 @@ class _Harvest:
         if location := location_of(exchange):
             self._frontier.lead(pending, [location] if self._is_followed(location, "") else [])
             return None
-        if exchange.response.mime not in _HTML:
+        if exchange.response.mime not in HTML_TYPES:
             return None
         page = parse_page(pending.url, decoded_body(exchange))
         self._parsed.add(pending.url)
