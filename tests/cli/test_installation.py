@@ -11,6 +11,7 @@ import os
 import shutil
 import ssl
 import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -25,9 +26,12 @@ OLDEST, *NEWER = PYTHONS = ("3.11", "3.12", "3.13")
 # What a machine without a package index says (uv's words).
 _OFFLINE = ("Failed to fetch", "error sending request", "dns error", "Could not connect")
 
+# `make setup` installs uv beside this Python, which need not be on PATH.
+UV = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+
 pytestmark = [
     pytest.mark.timeout(600),
-    pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed"),
+    pytest.mark.skipif(UV is None, reason="uv is not installed"),
 ]
 
 
@@ -64,7 +68,7 @@ def find_python(version: str) -> Path:
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
-    checked("uv", "build", "--quiet", "--wheel", "--out-dir", folder, REPO)
+    checked(UV, "build", "--quiet", "--wheel", "--out-dir", folder, REPO)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -84,11 +88,11 @@ class Installation:
     def __init__(self, folder: Path, version: str, wheel: Path) -> None:
         self._wheel = wheel
         self.python = folder / "bin" / "python"
-        checked("uv", "venv", "--quiet", "--python", find_python(version), folder)
+        checked(UV, "venv", "--quiet", "--python", find_python(version), folder)
         self.install("")
 
     def install(self, extras: str) -> None:
-        checked("uv", "pip", "install", "--quiet", "--python", self.python, f"{self._wheel}{extras}")
+        checked(UV, "pip", "install", "--quiet", "--python", self.python, f"{self._wheel}{extras}")
 
     def stillweb(self, *arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
         return run(self.python.with_name("stillweb"), *arguments, cwd=cwd)
@@ -131,11 +135,9 @@ def test_newer_pythons_show_the_help_of_every_command(tmp_path: Path, wheel: Pat
 def test_the_lock_of_the_replay_image_suffices_for_replay(tmp_path: Path, one_page: Path) -> None:
     """The image has these packages only: no browser, no recorder, no trainers' packages."""
     python = tmp_path / "env" / "bin" / "python"
-    checked("uv", "venv", "--quiet", "--python", find_python(OLDEST), tmp_path / "env")
+    checked(UV, "venv", "--quiet", "--python", find_python(OLDEST), tmp_path / "env")
     lock = REPO / "requirements" / "replay.lock"
-    checked(
-        "uv", "pip", "install", "--quiet", "--require-hashes", "--no-deps", "--python", python, "-r", lock
-    )
+    checked(UV, "pip", "install", "--quiet", "--require-hashes", "--no-deps", "--python", python, "-r", lock)
     variables = environment() | {"PYTHONPATH": str(REPO / "src")}
     imports = "import stillweb.replay.onmiss.fallback, stillweb.replay.pywb.backend"
     subprocess.run([python, "-c", imports], env=variables, check=True)
