@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stillweb import clock
+from stillweb.collections.branches import FormOutcome
 from stillweb.collections.misses import Missed, Sighting
 from stillweb.coverage import (
     AGENTS,
@@ -32,6 +33,7 @@ from stillweb.coverage.report import CausePicture, write_report
 from stillweb.errors import UsageError
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
+from stillweb.record.forms.wanted import OwnText
 from stillweb.record.options import ScopeKind
 
 URL = "https://site.test/"
@@ -254,3 +256,46 @@ def test_the_report_of_a_loop_shows_its_rounds_and_why_a_cause_is_left(tmp_path)
     assert "12 harvest" in text
     assert "0 amend" not in text
     assert "Left because: outside of the scope." in text
+
+
+def test_a_write_with_text_of_the_visitor_says_what_became_of_its_form():
+    filled = replace(step(1, requested=False), action={"action": "fill", "bid": "a2", "value": "Hello"})
+    sent = replace(step(2, (f"POST {URL}chat?room=1",)), control='button "Send"')
+    (cause,) = causes_of(result(filled, sent))
+    scope = Scope.of(ScopeKind.HOST, [URL])
+    refused = FormOutcome(f"POST {URL}chat text", URL, "no later page holds the value")
+    other = FormOutcome(f"POST {URL}chats text", URL, "")
+    assert Obstacles(scope, forms=[other, refused]).why(cause).endswith(f"no template: {refused.refused}")
+    assert "with --derived, texts" in Obstacles(scope, forms=[replace(refused, refused="")]).why(cause)
+
+
+def test_the_report_of_a_loop_has_the_rate_with_templates_too(tmp_path):
+    found = result(step(1, (f"POST {URL}chat",)), step(2))
+    forms = [FormOutcome("POST /chat text", URL, ""), FormOutcome("POST /<find> q", URL, "computes <b>")]
+    derived = replace(result(step(1), step(2)), derived=True)
+    report = UntilReport([Round(0, {}, found, 6.0)], forms=forms, derived=derived)
+    text = write_report(found, [], {}, tmp_path, report).read_text()
+    assert "missed 0 of 2" in text
+    assert "computes &lt;b&gt;" in text
+    stored = report.to_dict()
+    assert (stored["derived"]["missed"], stored["rounds"][0]["missed"]) == (0, 1)
+    assert UntilReport().to_dict()["derived"] is None
+
+
+def test_forms_with_own_text_are_wanted_by_their_misses_and_once():
+    wanted = OwnText()
+    assert not wanted.is_new
+    kind = (("content-type", "application/x-www-form-urlencoded"),)
+    seen = Sighting("s", 1, page=f"{URL}app")
+    chat = Missed("site", "e", "POST", f"{URL}chat?room=1", seen, seen, kind, body_size=5, count=2)
+    note = replace(chat, url=f"{URL}note", count=3)
+    json = replace(chat, url=f"{URL}api", fields=(("content-type", "application/json"),), resource="empty")
+    wanted.add([chat, note, json, replace(chat, method="GET"), replace(chat, url=f"{URL}end", body_size=0)])
+    assert wanted.is_new
+    taken = wanted.take(9.0)
+    assert (taken.targets, taken.script_pages) == ((f"{URL}note", f"{URL}chat"), (f"{URL}app",))
+    assert taken.may_be_on(f"{URL}talk", b"<FORM action=/chat>")
+    assert taken.may_be_on(f"{URL}note?id=1", b"<form method=post>")
+    assert not taken.may_be_on(f"{URL}talk", b"<form action=/other>")
+    wanted.add([chat])
+    assert not wanted.is_new

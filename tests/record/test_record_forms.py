@@ -20,6 +20,7 @@ from stillweb.matching.resolver import Policy, UnrecordedAnswers
 from stillweb.model import Request
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.forms.run import FormsOptions, FormsReport, record_forms
+from stillweb.record.forms.wanted import WantedForms
 from stillweb.record.harvest.fetch import PageFetcher
 from stillweb.record.options import ScopeKind
 from stillweb.record.reset import SiteReset
@@ -125,6 +126,17 @@ async def test_own_text_is_shown_on_the_pages_behind_a_form(collection: Collecti
         assert b"<li>Tea &amp; two biscuits</li>" in page
     assert send(session, "about")[0] == "exact"
     assert session.describe()["counts"] == {"exact": 2, "derived": 3}
+
+
+async def test_only_wanted_forms_are_recorded_within_their_time(collection: Collection, ca, site) -> None:
+    wanted = WantedForms((f"{HOME}code", f"{HOME}add", f"{HOME}gone"), (), seconds=60.0)
+    report = await recorded(collection, ca, site, wanted=wanted)
+    assert [(each.name, each.refused) for each in report.outcomes] == [
+        (f"POST {HOME}code code", NOT_STORED),
+        (f"POST {HOME}add note", ""),
+    ]
+    report = await recorded(collection, ca, site, wanted=replace(wanted, seconds=0.0))
+    assert not report.outcomes
 
 
 async def test_recorded_requests_are_answered_as_without_templates(collection: Collection, ca, site) -> None:

@@ -159,7 +159,7 @@ def print_coverage(result: CoverageResult, causes: list[MissCause]) -> None:
         "#miss rate",
         "#95% interval",
     )
-    print_table(columns, rows, title=result.collection)
+    print_table(columns, rows, title=f"{result.collection}{' with --derived' if result.derived else ''}")
     closable = closable_rate(result, AvoidRules.of())
     if closable.tried != result.miss_rate().tried:
         stderr().print(f"without controls that the recorder leaves alone: {closable}", markup=False)

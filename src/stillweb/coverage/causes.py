@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
+from stillweb.collections.branches import FormOutcome
 from stillweb.diff.certify.rates import FailureRate, rate
 from stillweb.model import MUTATIONS
 from stillweb.record.crawl.scope import Scope
@@ -87,11 +88,13 @@ class Obstacles:
         scope: pages that were recorded.
         failed: URLs without an answer, or whose request was not sent, with the reason.
         waiting: known links that the time did not reach.
+        forms: outcomes of forms that were recorded with several texts.
     """
 
     scope: Scope
     failed: dict[str, str] = field(default_factory=dict)
     waiting: int = 0
+    forms: list[FormOutcome] = field(default_factory=list)
 
     def why(self, cause: MissCause) -> str:
         """Return why the misses of a cause are left."""
@@ -100,9 +103,7 @@ class Obstacles:
         if reason := next((self.failed[url] for url in cause.urls if self.failed.get(url)), ""):
             return reason
         if cause.method in MUTATIONS and cause.typed:
-            return (
-                "text of the visitor in a write: templates of its form answer it in a replay with --derived"
-            )
+            return self._why_own_text(cause)
         if cause.method in MUTATIONS:
             return "a write with values or a page state that no recorded walk had sent"
         if cause.typed:
@@ -112,6 +113,21 @@ class Obstacles:
         if self.waiting:
             return f"the time ended: {self.waiting} links wait, the likeliest are recorded first"
         return "seen in the last measurement for the first time"
+
+    def _why_own_text(self, cause: MissCause) -> str:
+        targets = {f"{cause.method} {url.partition('?')[0]}" for url in cause.urls}
+        known = [each for each in self.forms if _is_sent_to(each, targets)]
+        if any(not each.refused for each in known):
+            return "text of the visitor in a write: with --derived, texts like the recorded ones are answered"
+        if known:
+            return f"text of the visitor in a write; its form has no template: {known[0].refused}"
+        return "text of the visitor in a write: templates of its form answer it in a replay with --derived"
+
+
+def _is_sent_to(form: FormOutcome, targets: set[str]) -> bool:
+    """Return whether a form is sent to one of some targets, each a method and a URL without query."""
+    method, _, rest = form.name.partition(" ")
+    return f"{method} {rest.partition(' ')[0].partition('?')[0]}" in targets
 
 
 def url_template(url: str) -> str:

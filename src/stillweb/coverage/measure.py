@@ -20,6 +20,7 @@ from stillweb.coverage.agents import AGENTS, walk_agent
 from stillweb.diff.certify.rates import FailureRate, rate
 from stillweb.env import EnvOptions, Observation, VectorEnv, VectorOptions
 from stillweb.errors import InfraError, TaskError
+from stillweb.matching.resolver import UnrecordedAnswers
 from stillweb.options import Option, parse_list
 from stillweb.replay import ReplayClient
 from stillweb.replay.ledger.file import LedgerLine
@@ -58,6 +59,9 @@ class CoverageOptions:
         float | None,
         Option("Walk for at most this many seconds; walks under way end early.", "--time", "SECONDS", min=1),
     ] = None
+    derived: Annotated[
+        bool, Option("Answer own text in forms from templates, as replay --derived does (record forms).")
+    ] = False
     level: str = "clock"
 
 
@@ -98,12 +102,16 @@ class WalkRecord:
 
 @dataclass(frozen=True, slots=True)
 class CoverageResult:
-    """All walks on one recording; `complete` is False if `measure` ended early."""
+    """All walks on one recording; `complete` is False if `measure` ended early.
+
+    `derived` says whether forms answered own text from templates.
+    """
 
     collection: str
     environment_id: str
     walks: tuple[WalkRecord, ...]
     complete: bool = True
+    derived: bool = False
 
     def steps(self, agent: str = "") -> Iterator[StepRecord]:
         """Yield the steps of an agent, or of all."""
@@ -143,6 +151,7 @@ class CoverageResult:
         return {
             "collection": self.collection,
             "environment_id": self.environment_id,
+            "derived": self.derived,
             **self.counts(),
             "miss_rate": self.miss_rate().to_dict(),
             "agents": {agent: {**self.counts(agent), **self.miss_rate(agent).to_dict()} for agent in agents},
@@ -197,15 +206,14 @@ async def measure(
         collection=collection,
         level=options.level,
         observe=("axtree",),
-        options=walk_options(options.steps),
+        options=walk_options(options.steps, derived=options.derived),
     )
     waiting = iter(planned)
 
     def result() -> CoverageResult:
         by_agent = sorted(done, key=lambda walk: (options.agents.index(walk.agent), walk.seed))
-        return CoverageResult(
-            collection, environment_id, tuple(by_agent), len(done) == len(planned) and not walker.is_over
-        )
+        complete = len(done) == len(planned) and not walker.is_over
+        return CoverageResult(collection, environment_id, tuple(by_agent), complete, options.derived)
 
     async with vector, asyncio.TaskGroup() as group:
 
@@ -223,9 +231,10 @@ async def measure(
     return result()
 
 
-def walk_options(steps: int) -> VectorOptions:
+def walk_options(steps: int, *, derived: bool) -> VectorOptions:
     """Return the options of the sessions of walks; a walk repeats only under equal options."""
-    return VectorOptions(env=EnvOptions(max_steps=steps + 1, off_path="follow"))
+    unrecorded = UnrecordedAnswers(derived=derived)
+    return VectorOptions(env=EnvOptions(max_steps=steps + 1, off_path="follow", unrecorded=unrecorded))
 
 
 class _Walker:

@@ -62,7 +62,7 @@ async def take_pictures(
         collection=result.collection,
         level=level,
         observe=("axtree", "coords"),
-        options=walk_options(max(len(walk.steps) for walk in result.walks)),
+        options=walk_options(max(len(walk.steps) for walk in result.walks), derived=result.derived),
     )
     waiting = iter(shown)
     async with vector, asyncio.TaskGroup() as group:

@@ -3,10 +3,13 @@
 Each round records in passes and then measures. In a pass the harvest fetches linked pages, GET forms with
 the site's words and, if allowed, POST forms by plain HTTP. Filling walks (`fill`) then act on the replay and
 fetch what it lacks; their share of steps that needed the site says when a measurement is worth its time.
-Where they missed writes, walks on the live site and amend record these. Explore is the last resort.
+Where they missed writes, walks on the live site and amend record these. At the end of a round, forms that
+agents sent with own text are recorded with several texts (`record forms`), for a replay with --derived.
+Explore is the last resort.
 
 The loop ends when a measurement's rate is at most the target; its seeds were used by no earlier
-measurement. It also ends when the time is over, or when a round adds nothing.
+measurement. It also ends when the time is over, or when a round adds nothing. If templates of forms were
+proved, the walks of the last measurement are repeated with them.
 """
 
 from __future__ import annotations
@@ -14,16 +17,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 from stillweb.certs import CertAuthority
 from stillweb.clock import monotonic
+from stillweb.collections.branches import FormOutcome, read_forms
 from stillweb.collections.layout import Collection
 from stillweb.collections.misses import Missed
 from stillweb.coverage.causes import MissCause, Obstacles, causes_of, closable_rate
 from stillweb.coverage.fill import FillOptions, FillReport, fill
-from stillweb.coverage.measure import CoverageOptions, CoverageResult, measure
+from stillweb.coverage.measure import CoverageOptions, CoverageResult, OnWalk, measure
 from stillweb.errors import RecordError
 from stillweb.model import MUTATIONS
 from stillweb.options import Option, parse_duration, parse_share
@@ -32,6 +36,8 @@ from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.explore import explore
 from stillweb.record.explore.options import ExploreOptions
 from stillweb.record.explore.walks import WalkOptions, WalkReport, record_walks
+from stillweb.record.forms.run import FormsOptions, record_forms
+from stillweb.record.forms.wanted import OwnText
 from stillweb.record.harvest.harvest import HarvestOptions, harvest
 from stillweb.replay import ReplayClient, ensure_sealed
 from stillweb.replay.pywb.backend import BACKENDS, serve_by
@@ -50,6 +56,9 @@ _MEASURE_LEAST, _MEASURE_MOST = 0.1, 0.15  # shares of the whole time that are k
 _FIRST_MOST = 0.1  # share of the whole time that the first measurement may use
 _SURE = 2  # walks of each agent before a measurement may end early
 _LEAST = 20.0  # seconds that are worth another step of a round
+_FORMS_SHARE = 0.1  # share of the whole time for forms with own text
+_DERIVED_SHARE = 0.05  # share of the whole time for the walks with their templates
+_FORMS, _FORM_PAGES = 20, 12  # forms, and pages that are requested after each
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +135,17 @@ class UntilReport:
         reached: whether the last rate is at most the target; controls that are left alone do not count.
         causes: of the misses that are left.
         why: why the loop ended without reaching the target, "" if it was reached.
+        forms: outcomes of the forms that were recorded with several texts.
+        derived: walks with the seeds of the last measurement on a replay with --derived; None if no form was
+            proved.
     """
 
     rounds: list[Round] = field(default_factory=list)
     reached: bool = False
     causes: list[MissCause] = field(default_factory=list)
     why: str = ""
+    forms: list[FormOutcome] = field(default_factory=list)
+    derived: CoverageResult | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -140,6 +154,9 @@ class UntilReport:
             "why": self.why,
             "rounds": [each.to_dict() for each in self.rounds],
             "causes": [each.to_dict() for each in self.causes],
+            "forms": [asdict(each) for each in self.forms],
+            "derived": self.derived
+            and {**self.derived.counts(), "miss_rate": self.derived.miss_rate().to_dict()},
         }
 
 
@@ -186,6 +203,7 @@ class _Loop:
         self._fills = 0
         self._walk_seconds = 0.0
         self._obstacles = Obstacles(scope)
+        self._own_text = OwnText()
 
     @property
     def _left(self) -> float:
@@ -204,7 +222,9 @@ class _Loop:
                 report.why = "nothing more can be recorded by harvest, fill, walks, explore and amend"
                 break
             last = await self._measure(recorded)
+        await self._measure_derived(last)
         causes = causes_of(last.result, self._options.harvest.avoid)
+        self._obstacles.forms = report.forms
         report.causes = [replace(each, why=self._obstacles.why(each)) for each in causes]
         report.reached = self._holds(last)
         report.why = "" if report.reached else report.why
@@ -224,13 +244,15 @@ class _Loop:
         walks = len(self._options.measure.agents) * self._options.measure.seeds
         whole = self._options.seconds
         last = max(_MEASURE_LEAST * whole, min(_MEASURE_MOST * whole, self._walk_seconds * walks))
-        return self._left - last
+        forms = (_FORMS_SHARE + _DERIVED_SHARE) * whole if self._records_forms else 0.0
+        return self._left - last - forms
 
     async def _record(self, result: CoverageResult) -> Counter[str]:
         """Record in passes until the filling walks find little that is new; return the exchanges by means."""
         recorded: Counter[str] = Counter()
         misses, walked = result.misses(), sum(1 for _ in result.steps())
         searches: list[Missed] = []
+        self._own_text.add(misses)
         linked = sum(_is_document(each) * each.count for each in misses) / _total(misses)
         while self._to_record > _LEAST:
             self._pass_end = monotonic() + self._budget()
@@ -242,6 +264,7 @@ class _Loop:
             if misses or found.misses:
                 added["amend"] = await self._amend([*misses, *found.misses])
             recorded += added
+            self._own_text.add(found.misses)
             linked = found.documents / max(1, found.exchanges)
             # Filling walks prefer unused controls. They show which searches are sent, and not how often.
             misses, walked = found.misses, 0
@@ -250,7 +273,41 @@ class _Loop:
                 break
         if recorded["fill"] + recorded["harvest"] == 0 and self._to_record > _LEAST:
             recorded["explore"] = await self._explore()
+        if self._records_forms:
+            recorded["forms"] = await self._record_forms()
         return recorded
+
+    @property
+    def _records_forms(self) -> bool:
+        """True if agents sent own text that no recorded form covers, and its forms may be sent."""
+        return not self._options.read_only and self._own_text.is_new
+
+    async def _record_forms(self) -> int:
+        """Record the forms that agents sent with own text; return the number of those that are proved.
+
+        Templates of a site that is put back before each recording prove more. They are kept.
+        """
+        known = await asyncio.to_thread(read_forms, self._collection)
+        wanted = self._own_text.take(_FORMS_SHARE * self._options.seconds)
+        if known is not None and known.reset:
+            return 0
+        given = self._options.harvest
+        options = FormsOptions(
+            forms=_FORMS,
+            pages=_FORM_PAGES,
+            wanted=wanted,
+            values=given.values,
+            avoid=given.avoid,
+            login=given.login,
+            record=given.record,
+        )
+
+        def show(outcome: FormOutcome, left: int) -> None:
+            self._say(f"forms: {outcome.name} {'refused' if outcome.refused else 'proved'}, {left} left")
+
+        report = await record_forms(self._collection, self._ca, self._scope, options, show)
+        self._report.forms = report.outcomes
+        return sum(not each.refused for each in report.outcomes)
 
     def _budget(self) -> float:
         """Return the seconds of one pass: half of what is left, or all if little would be left."""
@@ -360,8 +417,6 @@ class _Loop:
         options = replace(
             options, first_seed=options.first_seed + _SEEDS_APART * number, seconds=max(_LEAST, seconds)
         )
-        await asyncio.to_thread(ensure_sealed, self._collection)
-        hosts = {host_of(capture.url) for capture in self._collection.captures()}
         began, done = monotonic(), 0
 
         def count(so_far: CoverageResult) -> bool:
@@ -372,11 +427,7 @@ class _Loop:
             sure = closable_rate(so_far, self._options.harvest.avoid).low > self._options.miss_rate
             return sure and done >= _SURE * len(options.agents)
 
-        async with (
-            serve_by(self._options.backend, self._collection, self._ca) as url,
-            ReplayClient(url) as client,
-        ):
-            result = await measure(client, self._collection.name, self._starts, hosts, options, count)
+        result = await self._walk_on_replay(options, count)
         errors = sorted({walk.error for walk in result.walks if walk.error})
         if errors and not any(walk.steps for walk in result.walks):
             raise RecordError(f"no walk on {self._collection.name} could start: {'; '.join(errors)}")
@@ -384,6 +435,30 @@ class _Loop:
         self._report.rounds.append(measured)
         self._say(f"round {number}: miss rate {result.miss_rate()}")
         return measured
+
+    async def _measure_derived(self, last: Round) -> None:
+        """Repeat the walks of a measurement with the templates that were proved."""
+        if all(each.refused for each in self._report.forms) or self._options.backend != BACKENDS[0]:
+            return
+        options = self._options.measure
+        first = options.first_seed + _SEEDS_APART * last.number
+        seeds = -(-len(last.result.walks) // len(options.agents))
+        seconds = max(_LEAST, self._left, _DERIVED_SHARE * self._options.seconds)
+        options = replace(options, first_seed=first, seeds=seeds, seconds=seconds, derived=True)
+
+        def show(so_far: CoverageResult) -> None:
+            self._say(f"measure with --derived: {len(so_far.walks)} of {len(last.result.walks)} walks")
+
+        self._report.derived = await self._walk_on_replay(options, show)
+
+    async def _walk_on_replay(self, options: CoverageOptions, on_walk: OnWalk) -> CoverageResult:
+        await asyncio.to_thread(ensure_sealed, self._collection)
+        hosts = {host_of(capture.url) for capture in self._collection.captures()}
+        async with (
+            serve_by(self._options.backend, self._collection, self._ca) as url,
+            ReplayClient(url) as client,
+        ):
+            return await measure(client, self._collection.name, self._starts, hosts, options, on_walk)
 
 
 def _within(share: float) -> float:

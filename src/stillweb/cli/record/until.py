@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import print_json, print_table, progress, stderr, until_signal
+from stillweb.cli.console import echo, print_json, print_table, progress, stderr, until_signal
 from stillweb.cli.coverage import default_level, start_urls
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.explore import skip_option
@@ -58,8 +58,9 @@ def until(ctx: click.Context, /, name: str, options: UntilOptions, reach: CrawlO
 
     Measures the miss rate with agents that share no code with the recorder, records what they missed and what
     is likely to be missed, and measures again with fresh seeds. Ends when the rate is reached or the time is
-    over; then the causes that are left are listed. POST forms are sent unless --read-only is given. Exit
-    status 1 if the rate is not reached.
+    over; then the causes that are left are listed. POST forms are sent unless --read-only is given. Forms
+    that agents sent with own text are sent with several texts (record forms); the report then has the rate of
+    a replay with --derived too. Exit status 1 if the rate is not reached.
 
     \b
     Example:
@@ -151,6 +152,13 @@ def print_until(name: str, report: UntilReport) -> None:
         "#miss rate (95%)",
     )
     print_table(columns, rows, title=f"{name}: {'target reached' if report.reached else report.why}")
+    if report.forms:
+        forms = [("refused" if e.refused else "proved", e.name, e.refused) for e in report.forms]
+        print_table(("", "form", "reason"), forms, title="forms recorded with several texts")
+    if report.derived is not None:
+        default = report.rounds[-1].result.miss_rate()
+        echo(f"miss rate as replay answers by default: {default}")
+        echo(f"miss rate of the same seeds with --derived: {report.derived.miss_rate()}")
     if not report.reached:
         left = [(c.steps, c.method, c.template, c.control, c.why, c.command) for c in report.causes[:10]]
         heads = ("#steps", "method", "URL template", "control", "why it is left", "command")

@@ -292,6 +292,7 @@ class ScriptRun:
         fetcher: of plain requests, with the cookies of the login.
         vocabulary: words of the collection's documents, in which no value occurs.
         store: writes a plain exchange and returns it as written.
+        is_over: whether no further form is begun.
         proved: branches of the proved forms.
     """
 
@@ -304,6 +305,7 @@ class ScriptRun:
     avoid: AvoidRules
     vocabulary: Vocabulary
     store: Callable[[Exchange], Exchange]
+    is_over: Callable[[], bool]
     proved: list[Branch] = field(default_factory=list)
 
     async def run(
@@ -331,6 +333,8 @@ class ScriptRun:
                 )
                 forms = [*given, *await self._found(driver, pages)]
                 for number, form in enumerate(forms):
+                    if self.is_over():
+                        break
                     outcome = await self._form(driver, form)
                     outcomes.append(outcome)
                     on_form(outcome, len(forms) - number - 1)
@@ -340,6 +344,8 @@ class ScriptRun:
         """Return the script forms of some pages, those with the same button and fields once."""
         found: dict[str, ScriptForm] = {}
         for page in pages:
+            if self.is_over():
+                break
             for form in await driver.find(page, self.avoid):
                 found.setdefault(form.name.removeprefix(f"script {page} "), form)
         return list(found.values())

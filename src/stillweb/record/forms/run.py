@@ -52,6 +52,7 @@ from stillweb.record.forms.drive import KeepingWriter, ScriptRun
 from stillweb.record.forms.plan import FormData, FormVariant, PlannedForm, encode_form, plan_forms
 from stillweb.record.forms.scripts import ScriptForm, read_all_scripts
 from stillweb.record.forms.sentinels import LEVELS, sentinels
+from stillweb.record.forms.wanted import WantedForms
 from stillweb.record.harvest.fetch import (
     PageFetcher,
     TooLarge,
@@ -79,6 +80,7 @@ class FormsOptions:
     """Which forms are recorded, and how the site is put back.
 
     Attributes:
+        wanted: None for all forms.
         avoid: controls that are left alone.
         login: None to record without a login.
         record: how the sites are reached.
@@ -113,6 +115,7 @@ class FormsOptions:
             repeat=True,
         ),
     ] = ()
+    wanted: WantedForms | None = None
     values: FormValues = field(default_factory=Values)
     avoid: AvoidRules = field(default_factory=AvoidRules.of)
     login: Login | None = None
@@ -198,8 +201,12 @@ class _FormsRun:
         self._variants: list[FormVariant] = []
         self._form_pages: list[str] = []
         self._script_pages: list[str] = []
+        self._end = clock.monotonic() + options.wanted.seconds if options.wanted else None
         self.vocabulary = Vocabulary()
         self.proved: list[Branch] = []
+
+    def _is_over(self) -> bool:
+        return self._end is not None and clock.monotonic() >= self._end
 
     async def run(self, on_form: OnForm) -> list[FormOutcome]:
         """Record the planned forms."""
@@ -208,6 +215,8 @@ class _FormsRun:
             self._form_pages = [each.variant.page for each in planned if each.variant.posts]
         outcomes = []
         for number, each in enumerate(planned):
+            if self._is_over():
+                break
             outcome = await self._form(each)
             outcomes.append(outcome)
             on_form(outcome, len(planned) - number - 1)
@@ -245,6 +254,7 @@ class _FormsRun:
             self._options.avoid,
             self.vocabulary,
             self._stored,
+            self._is_over,
         )
         pages = self._script_pages[: self._options.forms]
         outcomes = await run.run(ca, state, self._options.script, pages, on_form)
@@ -253,7 +263,7 @@ class _FormsRun:
 
     def _plan(self) -> list[PlannedForm]:
         """Read the recorded documents for their forms and their words."""
-        wanted = frozenset(self._options.page)
+        only, wanted = self._options.wanted, frozenset(self._options.page)
         pages = []
         seen: set[str] = set()
         for capture in self._collection.captures():
@@ -265,7 +275,7 @@ class _FormsRun:
                 continue
             seen.add(capture.url)
             self._documents.append(capture)
-            if capture.mime not in HTML_TYPES:
+            if capture.mime not in HTML_TYPES or (only and not only.may_be_on(capture.url, body)):
                 continue
             page = parse_page(capture.url, body)
             if b"<script" in body.lower() and (not wanted or capture.url in wanted):
@@ -279,11 +289,13 @@ class _FormsRun:
                 pages.append((capture.url, page.forms, page.posts))
         order = {page.url: number for number, page in enumerate(self._collection.page_list())}
         pages.sort(key=lambda each: (order.get(each[0], len(order)), each[0]))
-        return [
-            each
-            for each in plan_forms(pages, self._options.avoid)
-            if self._scope.contains(each.variant.form.action)
-        ]
+        if only:
+            self._script_pages = [url for url in only.script_pages if url in seen]
+        planned = plan_forms(pages, self._options.avoid)
+        return _chosen(
+            [each for each in planned if self._scope.contains(each.variant.form.action)],
+            only.targets if only else None,
+        )
 
     async def _form(self, planned: PlannedForm, after: _Variants = ()) -> FormOutcome:
         variant = planned.variant
@@ -507,6 +519,19 @@ class _FormsRun:
         redacted = self._secrets.redact(exchange, None)
         self._writer.write(*redacted)
         return redacted[0]
+
+
+def _chosen(planned: list[PlannedForm], targets: Sequence[str] | None) -> list[PlannedForm]:
+    """Return the POST forms with own text that are sent to some targets, in their order; or all forms."""
+    if targets is None:
+        return planned
+    order = {target: number for number, target in enumerate(targets)}
+
+    def target_of(each: PlannedForm) -> str:
+        return each.variant.form.action.partition("?")[0]
+
+    found = [e for e in planned if e.variant.posts and e.variant.free and target_of(e) in order]
+    return sorted(found, key=lambda each: order[target_of(each)])
 
 
 def _names(variants: _Variants) -> tuple[str, ...]:

@@ -1,0 +1,76 @@
+"""Which forms to record with several texts: those that agents sent with own text. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from stillweb.collections.misses import Missed
+from stillweb.model import MUTATIONS, header
+
+__all__ = ["OwnText", "WantedForms"]
+
+_SCRIPT_PAGES = 4  # pages whose scripts are examined; each opens in a browser
+_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+
+
+@dataclass(frozen=True, slots=True)
+class WantedForms:
+    """Forms that agents sent with own text, the most frequent first.
+
+    Attributes:
+        targets: URLs that they are sent to, without query.
+        script_pages: pages whose scripts sent own text.
+        seconds: time after which no further form is begun.
+    """
+
+    targets: tuple[str, ...]
+    script_pages: tuple[str, ...]
+    seconds: float
+
+    def may_be_on(self, url: str, body: bytes) -> bool:
+        """Return False if a page cannot have one of the forms; it saves parsing the page."""
+        if b"<form" not in body.lower():
+            return False
+        own = url.partition("?")[0]
+        return any(
+            target == own or urlsplit(target).path.rpartition("/")[2].encode() in body
+            for target in self.targets
+        )
+
+
+@dataclass(slots=True)
+class OwnText:
+    """Missed writes of several walks."""
+
+    _targets: Counter[str] = field(default_factory=Counter)
+    _script_pages: Counter[str] = field(default_factory=Counter)
+    _taken: set[str] = field(default_factory=set)
+
+    @property
+    def is_new(self) -> bool:
+        """True if a write was missed since the last call of `take` that was not missed before."""
+        return not self._taken.issuperset((*self._targets, *self._script_pages))
+
+    def add(self, misses: Iterable[Missed]) -> None:
+        """Count the writes among some misses."""
+        for miss in misses:
+            if miss.method not in MUTATIONS or not miss.body_size:
+                continue
+            by_script = miss.resource == "empty"
+            if header(miss.fields, "content-type").startswith(_FORMS):
+                self._targets[miss.url.partition("?")[0]] += miss.count
+            if by_script and miss.last.page:
+                self._script_pages[miss.last.page] += miss.count
+
+    def take(self, seconds: float) -> WantedForms:
+        """Return all forms so far, the most frequent first."""
+        self._taken.update(self._targets, self._script_pages)
+        pages = self._script_pages.most_common(_SCRIPT_PAGES)
+        return WantedForms(
+            tuple(target for target, _ in self._targets.most_common()),
+            tuple(page for page, _ in pages),
+            seconds,
+        )
