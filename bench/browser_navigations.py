@@ -32,7 +32,7 @@ import replay
 from stillweb.browser.launch import FLAGS, find_browser, resolver_flag
 from stillweb.certs import CertAuthority
 from stillweb.errors import ProgramNotFound
-from stillweb.replay.pywb.backend import find_pywb
+from stillweb.replay.pywb.process import find_pywb
 
 PAGES = (
     "/",

@@ -22,7 +22,8 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.model import Exchange, Request, Response
-from stillweb.replay.pywb.backend import PywbOptions, find_pywb, serve_pywb
+from stillweb.replay.pywb.backend import PywbOptions, serve_pywb
+from stillweb.replay.pywb.process import find_pywb
 
 BODY = b"x" * 2000
 

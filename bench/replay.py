@@ -45,7 +45,7 @@ from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import ProgramNotFound
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ensure_sealed
-from stillweb.replay.pywb.backend import find_pywb
+from stillweb.replay.pywb.process import find_pywb
 
 NAME = "bench"
 HOST = "docs.test"

@@ -47,7 +47,7 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
 from stillweb.errors import ProgramNotFound
 from stillweb.replay import ensure_sealed
-from stillweb.replay.pywb.backend import find_pywb
+from stillweb.replay.pywb.process import find_pywb
 
 SMALL = 10_000
 LOOKUP_ROUNDS = 20

@@ -17,7 +17,8 @@ from stillweb.collections.defects import Severity
 from stillweb.collections.export import export
 from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.collections.warc.reader import WarcRecord, gzip_member, read_records, serialise
+from stillweb.collections.warc.reader import gzip_member, read_records
+from stillweb.collections.warc.records import WarcRecord, serialise
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import UsageError
 from stillweb.model import Exchange, Page, Request, Response

@@ -18,7 +18,8 @@ from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.seal import seal
-from stillweb.collections.warc.reader import WarcRecord, gzip_member, read_records, serialise
+from stillweb.collections.warc.reader import gzip_member, read_records
+from stillweb.collections.warc.records import WarcRecord, serialise
 from stillweb.errors import (
     CollectionError,
     CollectionExists,

@@ -10,7 +10,8 @@ import pytest
 from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection, default_root, list_collections
 from stillweb.collections.manifest import Manifest
-from stillweb.collections.warc.reader import WarcRecord, gzip_member, serialise
+from stillweb.collections.warc.reader import gzip_member
+from stillweb.collections.warc.records import WarcRecord, serialise
 from stillweb.errors import CollectionError, CollectionExists, CollectionNotFound, MissingRecord, UsageError
 from stillweb.model import Page
 

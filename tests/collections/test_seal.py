@@ -17,7 +17,8 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.seal import seal
-from stillweb.collections.warc.reader import WarcRecord, gzip_member, serialise
+from stillweb.collections.warc.reader import gzip_member
+from stillweb.collections.warc.records import WarcRecord, serialise
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError
 from stillweb.matching.captures import Entry, vary_digest

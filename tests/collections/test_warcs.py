@@ -14,14 +14,8 @@ from warcio.archiveiterator import ArchiveIterator
 
 from stillweb.collections.defects import Severity
 from stillweb.collections.warc import reader as warcs
-from stillweb.collections.warc.reader import (
-    WarcRecord,
-    gzip_member,
-    read_record,
-    read_records,
-    serialise,
-    sniff,
-)
+from stillweb.collections.warc.reader import gzip_member, read_record, read_records, sniff
+from stillweb.collections.warc.records import WarcRecord, serialise
 from stillweb.errors import MalformedWarc
 
 names = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,20}", fullmatch=True).filter(

@@ -10,7 +10,7 @@ from backends import BACKENDS, Running, make_collection, running
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.errors import ProgramNotFound
-from stillweb.replay.pywb.backend import find_pywb
+from stillweb.replay.pywb.process import find_pywb
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import pytest
 from stillweb.browser.activity import Requested
 from stillweb.env.episode.episode import from_events, from_ledger
 from stillweb.errors import InfraError
-from stillweb.replay.server.session import LedgerEntry
+from stillweb.http.control import LedgerEntry
 
 
 def entry(seq, tier):

@@ -32,6 +32,7 @@ from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.writer import build_pack
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError, UsageError
+from stillweb.http.control import Ledger, LedgerEntry
 from stillweb.matching.keys import request_key
 from stillweb.model import Exchange, Request, Response
 from stillweb.polling import poll
@@ -47,7 +48,7 @@ from stillweb.replay.ledger.file import LedgerFile, LedgerFileReader, LedgerLine
 from stillweb.replay.ledger.misses import gather
 from stillweb.replay.ledger.source import FileSource, ServerSource, follow
 from stillweb.replay.server.server import ClosedSessions
-from stillweb.replay.server.session import BODIES, BODY, Ledger, LedgerEntry, missed_request
+from stillweb.replay.server.session import BODIES, BODY, missed_request
 
 SHOP = "https://shop.example"
 

@@ -13,12 +13,13 @@ from stillweb.clock import perf, seeded
 from stillweb.collections.pack.entry import PackEntry
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.writer import build_pack
+from stillweb.http.control import LedgerEntry
 from stillweb.matching.resolver import Policy
 from stillweb.model import Request, Response
 from stillweb.replay.server import session as sessions
 from stillweb.replay.server.cache import CachedResponse
 from stillweb.replay.server.server import ClosedSessions
-from stillweb.replay.server.session import LedgerEntry, Session
+from stillweb.replay.server.session import Session
 
 SHOP = "https://shop.example/"
 AGENT = (

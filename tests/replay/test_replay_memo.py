@@ -20,13 +20,13 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.pack.entry import PackEntry
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.writer import build_pack
-from stillweb.http.control import ControlBackend
+from stillweb.http.control import ControlBackend, LedgerEntry
 from stillweb.matching.keys import request_key
 from stillweb.matching.resolver import Policy
 from stillweb.model import Response
 from stillweb.replay.server.cache import LARGEST, CachedResponse, ResponseCache, cache_of
 from stillweb.replay.server.connection import SLICE, Connection, ListenerTarget
-from stillweb.replay.server.session import LedgerEntry, Session
+from stillweb.replay.server.session import Session
 
 SITE = "https://shop.example"
 TEXT = (("Content-Type", "text/plain"),)

@@ -34,8 +34,8 @@ from stillweb.errors import (
 from stillweb.model import Exchange, Request, Response
 from stillweb.polling import poll
 from stillweb.replay.client import ReplayClient
-from stillweb.replay.pywb.backend import PywbOptions, find_pywb, serve_pywb
-from stillweb.replay.pywb.process import PYWB_LOCK, Setup, environment, write_setup
+from stillweb.replay.pywb.backend import PywbOptions, serve_pywb
+from stillweb.replay.pywb.process import PYWB_LOCK, Setup, environment, find_pywb, write_setup
 
 HTML = b"<!doctype html><title>t</title><p>a page"
 

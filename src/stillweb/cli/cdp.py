@@ -16,8 +16,6 @@ from stillweb.errors import UsageError
 if TYPE_CHECKING:
     from stillweb.env.tasks.task import Task
 
-__all__ = ["cdp"]
-
 
 @click.command("cdp")
 @click.argument("proxy", metavar="PROXY_URL")

@@ -26,19 +26,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, Task
 
-__all__ = [
-    "LogFormatter",
-    "Sectioned",
-    "echo",
-    "on_signals",
-    "print_json",
-    "print_table",
-    "progress",
-    "stderr",
-    "stdout",
-    "until_signal",
-]
-
 
 def echo(message: object = "", *, err: bool = False, nl: bool = True) -> None:
     """Print a line to stdout, or to stderr."""

@@ -36,8 +36,6 @@ from stillweb.errors import CaMissing, CertError, ProgramNotFound, StillwebError
 from stillweb.replay.pywb.process import find_pywb
 from stillweb.replay.server.server import SESSION_PORTS
 
-__all__ = ["HealthFinding", "HealthStatus", "doctor", "versions"]
-
 _COMMAND_SECONDS = 15.0
 _BROWSER_SECONDS = 60.0
 _PORTS = {8080: "stillweb replay --port", 7000: "stillweb serve --port"}

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 
 from stillweb.errors import ExtraNotInstalled
 
-__all__ = ["extra_not_installed", "extras", "missing_packages", "require_extra"]
-
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+).*;.*extra == ['\"]([a-z]+)['\"]")
 
 

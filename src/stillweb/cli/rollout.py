@@ -29,8 +29,6 @@ from stillweb.trainers.batch.results import Result, summary_of
 from stillweb.trainers.batch.runner import BatchOptions, BatchState, select_tasks
 from stillweb.trainers.batch.runner import rollout as play_tasks
 
-__all__ = ["RolloutProgress", "agent_options_of", "print_summary", "replayed_tasks", "success_line"]
-
 
 class RolloutProgress:
     """The progress of a batch: a bar on a terminal, else a line for each episode.

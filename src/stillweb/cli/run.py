@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from stillweb.certs import CertAuthority
     from stillweb.collections.layout import Collection
 
-__all__ = ["client_environment", "run"]
 
 _STORE_PASSWORD = "stillweb"  # of a key store that holds one public certificate
 _NOT_FOUND, _NOT_EXECUTABLE, _BY_SIGNAL = 127, 126, 128  # as shells report them

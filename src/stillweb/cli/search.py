@@ -12,8 +12,6 @@ from stillweb.cli.options import collections_option, json_option
 from stillweb.collections.layout import Collection
 from stillweb.collections.search import search as search_pages
 
-__all__ = ["search"]
-
 
 @click.command("search")
 @click.argument("name")

@@ -13,16 +13,11 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stillweb.collections.limits import load_json
 from stillweb.collections.manifest import write_atomically
 from stillweb.errors import CollectionError
-
-if TYPE_CHECKING:
-    from stillweb.collections.layout import Collection
-
-__all__ = ["FILE", "Absent", "Amend", "next_version", "read_absent", "read_amends", "write_amends"]
 
 FILE = "amends.json"
 _VERSION = 1
@@ -114,12 +109,6 @@ def write_amends(path: Path, amends: Iterable[Amend], absent: Iterable[Absent]) 
 def next_version(names: Iterable[str]) -> int:
     """Return the version number of a collection's current state, given the names of its stored versions."""
     return 1 + max((int(name) for name in names if name.isdecimal()), default=0)
-
-
-def current_version(collection: Collection) -> str:
-    """Return the version number of a collection; "1" if it has no additions."""
-    amends, _ = read_amends(collection.path)
-    return amends[-1].version if amends else "1"
 
 
 def _known(kind: type[Amend] | type[Absent], members: dict[str, Any]) -> dict[str, Any]:

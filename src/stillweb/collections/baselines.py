@@ -30,21 +30,6 @@ if TYPE_CHECKING:
     from stillweb.collections.layout import Collection
 
 
-__all__ = [
-    "RESOURCES",
-    "SCREENSHOT",
-    "Absences",
-    "Baseline",
-    "BaselineTool",
-    "RecordedRequest",
-    "RecordedResponse",
-    "explains",
-    "read_baseline",
-    "read_resources",
-    "write_baseline",
-    "write_partial_baseline",
-]
-
 RESOURCES = "resources.json"
 
 

@@ -23,17 +23,6 @@ from stillweb.matching.derived.branch import Branch, dump, load
 from stillweb.matching.derived.derive import Branches
 from stillweb.matching.derived.vocabulary import Vocabulary
 
-__all__ = [
-    "BRANCHES",
-    "FormOutcome",
-    "RecordedForms",
-    "branches_of",
-    "read_forms",
-    "read_outcomes",
-    "stored_branches",
-    "write_branches",
-]
-
 BRANCHES = "branches"
 _FILE = "templates.json.xz"
 _MEMBER = "branches"

@@ -21,13 +21,12 @@ from stillweb.collections.warc import frames
 from stillweb.collections.warc import reader as digests
 from stillweb.collections.warc.cdxj import format_line, parse_line
 from stillweb.collections.warc.exchanges import without_original
-from stillweb.collections.warc.reader import WarcRecord, sniff
+from stillweb.collections.warc.reader import sniff
+from stillweb.collections.warc.records import WarcRecord
 from stillweb.errors import CollectionError, MalformedCdxj, MalformedPack
 from stillweb.matching.rules import Rules
 from stillweb.model import Capture
 from stillweb.urls import wire_url
-
-__all__ = ["Defect", "Severity", "check", "check_file"]
 
 
 def repair(collection: Collection) -> list[str]:

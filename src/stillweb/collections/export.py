@@ -47,8 +47,6 @@ from stillweb.http.codec import decode
 from stillweb.model import Capture, Exchange, Headers, Page, header
 from stillweb.urls import from_timestamp, wire_url
 
-__all__ = ["export"]
-
 logger = logging.getLogger(__name__)
 
 _DATE = (1980, 1, 1, 0, 0, 0)

@@ -22,8 +22,6 @@ from stillweb.matching.derived.branch import Branch
 from stillweb.model import MUTATIONS, Capture
 from stillweb.urls import to_timestamp
 
-__all__ = ["START", "StateEdge", "StateGraph", "StateNode", "graph_of", "note_reset"]
-
 START = "start"
 _RESETS = "resets.txt"
 _NOT_RESET = "the site was not put back before it, so that another context may have changed the site"

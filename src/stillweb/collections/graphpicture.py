@@ -13,8 +13,6 @@ from urllib.parse import urlsplit
 
 from stillweb.collections.graph import START, StateEdge, StateGraph, StateNode
 
-__all__ = ["picture"]
-
 _STEP, _BOX, _WIDTH, _GAP = 64, 48, 300, 60
 _LEFT, _TOP, _LINE = 24, 24, 420  # width of the recorded line with its labels
 _LABEL = 28  # height of a label between two states of the line

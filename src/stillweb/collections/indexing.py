@@ -20,7 +20,8 @@ from stillweb.collections.warc import methodquery
 from stillweb.collections.warc.cdxj import format_line, write_lines
 from stillweb.collections.warc.exchanges import REVISIT
 from stillweb.collections.warc.frames import is_socket_url
-from stillweb.collections.warc.reader import WarcRecord, gzip_member, read_records, serialise
+from stillweb.collections.warc.reader import gzip_member, read_records
+from stillweb.collections.warc.records import WarcRecord, serialise
 from stillweb.http.codec import LIMIT_VARIABLE, is_bomb
 from stillweb.http.messages import parse_request, parse_response, payload_start
 from stillweb.matching.keys import request_key

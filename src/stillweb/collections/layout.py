@@ -34,8 +34,6 @@ from stillweb.collections.warc.records import clean_uri, iso_date, timestamp_of
 from stillweb.errors import CollectionError, CollectionExists, CollectionNotFound, UsageError
 from stillweb.model import Capture, Exchange, Page
 
-__all__ = ["Collection", "default_root", "list_collections", "locked", "page_members", "read_pages"]
-
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _PAGE_FIELDS = {"id", "url", "ts", "title", "seed", "depth", "status", "baseline"}
 

@@ -23,17 +23,6 @@ from stillweb.errors import LimitExceeded
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = [
-    "JSON_VARIABLE",
-    "MAX_PIXELS",
-    "RATIO_VARIABLE",
-    "UnpackBudget",
-    "check_ratio",
-    "load_json",
-    "max_unpacked",
-    "open_picture",
-    "unpacked_pieces",
-]
 
 RATIO_VARIABLE = "STILLWEB_MAX_RATIO"
 _DEFAULT_RATIO = 40

@@ -21,8 +21,6 @@ from stillweb import __version__
 from stillweb.collections.limits import load_json
 from stillweb.errors import CollectionError
 
-__all__ = ["LOGIN", "storage_state_of", "with_login"]
-
 VERSION = 1
 
 # Members of a pack's manifest that describe the pack, not the recording.

@@ -18,8 +18,6 @@ from stillweb.collections.limits import load_json
 from stillweb.errors import CollectionError
 from stillweb.model import Headers, Request
 
-__all__ = ["VERSION", "Missed", "Sighting", "read_misses"]
-
 VERSION = 1
 
 

@@ -18,8 +18,6 @@ from typing import Any
 from stillweb.collections.limits import load_json
 from stillweb.errors import CollectionError
 
-__all__ = ["FILE", "VERSION", "Reach", "ReachedState", "Tried", "read_reach", "to_line"]
-
 FILE = "reachability.jsonl"
 VERSION = 1
 

@@ -19,8 +19,6 @@ from typing import Any
 
 from stillweb.collections.limits import load_json
 
-__all__ = ["Redaction", "append_redactions", "sum_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Redaction:

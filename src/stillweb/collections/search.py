@@ -24,8 +24,6 @@ from stillweb.errors import CollectionError, UsageError
 from stillweb.model import Capture, Page
 from stillweb.urls import wire_url
 
-__all__ = ["SearchHit", "build_index", "find", "open_index", "search"]
-
 FILE = "search.sqlite"
 
 _VERSION = 1

@@ -14,8 +14,6 @@ from pathlib import Path
 from stillweb.collections.layout import Collection, check_name, list_collections
 from stillweb.errors import CollectionExists, UsageError
 
-__all__ = ["keep_version", "link_or_copy", "open_version", "versions"]
-
 FOLDER = "versions"
 _COPIED = ("indexes", "pages", "baseline", "traces")
 _FILES = ("manifest.json", "rules.yaml", "diff.yaml", "amends.json")

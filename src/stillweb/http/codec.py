@@ -20,17 +20,6 @@ import zstandard
 
 from stillweb.errors import LimitExceeded
 
-__all__ = [
-    "LIMIT_VARIABLE",
-    "accepts",
-    "decode",
-    "decoded_limit",
-    "encode",
-    "has_encoding",
-    "incremental",
-    "is_bomb",
-]
-
 LIMIT_VARIABLE = "STILLWEB_MAX_DECODED_MIB"
 _DEFAULT_LIMIT, _ALWAYS = 128 << 20, 32 << 20  # bytes
 _RATIO = 64  # gzip reaches 1,032, brotli any; texts of sites stay below 20

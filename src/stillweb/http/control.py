@@ -50,27 +50,6 @@ from stillweb.errors import (
 from stillweb.http.wire import RequestReceived, simple_head
 from stillweb.model import Headers, Tier, header
 
-__all__ = [
-    "DEFAULT_SESSION",
-    "ConnectionState",
-    "ControlBackend",
-    "ControlResponse",
-    "Ledger",
-    "LedgerEntry",
-    "MissOutcome",
-    "Readiness",
-    "ReloadResult",
-    "ReplayInfo",
-    "SessionInfo",
-    "UnrecordedRequest",
-    "answer",
-    "error_for",
-    "error_response",
-    "parse_info",
-    "parse_ledger",
-    "render",
-]
-
 DEFAULT_SESSION = "default"
 """Id of the session that the server's own port leads to."""
 

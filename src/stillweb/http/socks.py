@@ -12,8 +12,6 @@ from base64 import b64encode
 from enum import Enum, auto
 from ipaddress import IPv4Address, IPv6Address
 
-__all__ = ["SOCKS_VERSION", "SocksServer"]
-
 SOCKS_VERSION = 5
 """First byte of every message of SOCKS5."""
 

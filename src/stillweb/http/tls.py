@@ -15,8 +15,6 @@ from functools import cached_property
 from stillweb.certs import CertAuthority
 from stillweb.errors import BadHostname
 
-__all__ = ["ServerContexts", "TlsServer", "log_failure"]
-
 logger = logging.getLogger(__name__)
 
 _READ = 16 * 1024

@@ -31,19 +31,6 @@ from stillweb.http.wire import (
 )
 from stillweb.model import Headers, header
 
-__all__ = [
-    "TRANSITIONS",
-    "Destination",
-    "FirstRequest",
-    "ProxyConnection",
-    "State",
-    "Trigger",
-    "is_control",
-    "next_state",
-    "proxy_user",
-    "request_url",
-]
-
 _TLS_HANDSHAKE = 0x16
 """First byte of a connection that speaks TLS (RFC 8446 §5.1)."""
 

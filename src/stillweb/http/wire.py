@@ -16,23 +16,6 @@ import httptools
 
 from stillweb.model import Headers, header
 
-__all__ = [
-    "CONTINUE",
-    "ESTABLISHED",
-    "BadRequest",
-    "ConnectReceived",
-    "ContinueExpected",
-    "Event",
-    "HttpConnection",
-    "Phase",
-    "RequestLimits",
-    "RequestReceived",
-    "UpgradeReceived",
-    "refusal",
-    "simple_head",
-    "status_line",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:

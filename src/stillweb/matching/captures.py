@@ -35,28 +35,6 @@ from stillweb.matching.ranges import recorded_span, requested_span
 from stillweb.model import BUSY, MUTATIONS, Request, header
 from stillweb.urls import wire_url
 
-__all__ = [
-    "MEANT",
-    "PREFERRED",
-    "VARY_SIZE",
-    "Candidate",
-    "Entry",
-    "RequestFields",
-    "Rows",
-    "Varies",
-    "browsers_own",
-    "excludes",
-    "first_of_alike",
-    "is_navigation",
-    "of_visit",
-    "page_set",
-    "rank",
-    "same_answer",
-    "timeless",
-    "usable",
-    "vary_digest",
-]
-
 VARY_SIZE = 8
 
 Varies = tuple[tuple[str, bytes], ...]

@@ -19,8 +19,6 @@ from stillweb.matching.keys import request_key
 from stillweb.model import MUTATIONS, Request, header
 from stillweb.urls import wire_url
 
-__all__ = ["Like", "LikeRows", "closest", "likeness"]
-
 _READS = frozenset({"GET", "HEAD"})
 _LONGEST = 1000  # characters; the cost of the edit distance is the product of both lengths
 _MOST = 100  # parameters of a query; longer ones are not compared

@@ -20,23 +20,6 @@ from urllib.parse import unquote_to_bytes
 
 from stillweb.urls import wire_url
 
-__all__ = [
-    "KEY_SIZE",
-    "STRUCTURED",
-    "Body",
-    "FormBody",
-    "JsonBody",
-    "MultipartBody",
-    "Part",
-    "RawBody",
-    "body_digest",
-    "body_key",
-    "framed",
-    "is_graphql",
-    "read_body",
-    "request_key",
-]
-
 STRUCTURED = 1024 * 1024
 """Largest JSON or form body, in bytes, that is compared by structure: parsing 8 MB takes a second."""
 

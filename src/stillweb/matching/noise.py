@@ -17,8 +17,6 @@ import yaml
 
 from stillweb.urls import wire_url
 
-__all__ = ["NoiseRule", "NoiseTable", "default_noise"]
-
 
 @dataclass(frozen=True, slots=True)
 class NoiseRule:

@@ -34,8 +34,6 @@ from stillweb.matching.keys import (
 from stillweb.model import Request, header
 from stillweb.urls import wire_url
 
-__all__ = ["Leaf", "Parts", "Where", "json_name", "shape_key"]
-
 _PLAIN_MEMBER = re.compile(r"[^.\[\]\"\s]+")
 
 

@@ -27,21 +27,6 @@ from stillweb.matching.parts import Where
 from stillweb.model import Request, header
 from stillweb.urls import host_of
 
-__all__ = [
-    "CREDENTIALS",
-    "Placeholders",
-    "Replacement",
-    "SecretFields",
-    "canonical",
-    "cookie_pairs",
-    "key_file",
-    "replace_fields",
-    "replace_in_json",
-    "respell",
-    "secret_fields_of",
-    "spellings",
-]
-
 _FOLDER = ".secrets"
 _VERSIONS = "versions"  # as in `collections.versions`
 _HEX_LOWER, _HEX_UPPER = re.compile(r"[0-9a-f\W_]*"), re.compile(r"[0-9A-F\W_]*")

@@ -33,18 +33,6 @@ from stillweb.model import BUSY, GUESSES, MUTATIONS, Match, Request, Tier, desti
 from stillweb.options import Option
 from stillweb.urls import other_scheme
 
-__all__ = [
-    "Index",
-    "OnWrite",
-    "Policy",
-    "SessionState",
-    "UnrecordedAnswers",
-    "advance",
-    "is_beacon",
-    "is_preflight",
-    "resolve",
-]
-
 OnWrite = Literal["miss", "accept"]
 
 

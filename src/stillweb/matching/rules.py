@@ -34,20 +34,6 @@ from stillweb.matching.parts import Leaf, Parts, Where
 from stillweb.matching.values import SET, SHAPES, elements, fits
 from stillweb.model import Request, header
 
-__all__ = [
-    "KeyAlias",
-    "Lines",
-    "Loaded",
-    "Members",
-    "Poll",
-    "Rule",
-    "RuleOrigin",
-    "Rules",
-    "default_rules",
-    "default_rules_digest",
-    "parse",
-]
-
 VERSION = "1"
 _HINT = "docs/reference/rules.md describes the format of a rule"
 _MAX_TEXT = 1 << 20  # characters; YAML takes 100 times as much memory

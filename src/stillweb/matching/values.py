@@ -11,8 +11,6 @@ import re
 from datetime import UTC, datetime
 from enum import StrEnum
 
-__all__ = ["SET", "SHAPES", "ValueKind", "elements", "fits", "kind_of", "masked", "shape_of"]
-
 SET = "set"
 """Shape of a list whose order does not matter; its elements stay part of a request's identity."""
 

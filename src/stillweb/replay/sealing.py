@@ -20,8 +20,6 @@ from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.seal import seal, what_changed
 from stillweb.errors import MalformedPack
 
-__all__ = ["ensure_sealed", "why_unsealed"]
-
 
 def why_unsealed(collection: Collection) -> str:
     """Return why a collection must be sealed before it is replayed; "" if it need not be."""

@@ -16,8 +16,6 @@ from stillweb.server.monitor import monitor
 from stillweb.server.monitor.history import HistoryRecorder
 from stillweb.server.protocols import native, omniboxes, openenv, verltool
 
-__all__ = ["make_app", "page"]
-
 _METHODS = ("get", "post", "put", "patch", "delete")
 
 _PAGE = """<!doctype html>

@@ -28,8 +28,6 @@ from stillweb.server.monitor.counters import ServerCounters
 from stillweb.server.options import ServeOptions
 from stillweb.server.pictures import PictureStore, thumbnail_of
 
-__all__ = ["Engine", "Start", "Stepped"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

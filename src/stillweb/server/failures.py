@@ -28,8 +28,6 @@ from stillweb.errors import (
     TaskError,
 )
 
-__all__ = ["ErrorResponse", "FailureKind", "RequestRefused", "ServerFault", "fault_of"]
-
 logger = logging.getLogger(__name__)
 
 

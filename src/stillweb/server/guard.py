@@ -26,8 +26,6 @@ from stillweb.server.keys import AccessKeys, KeyHolder
 from stillweb.server.limits import BodyLimit
 from stillweb.server.responses import failed, failed_bug, failed_http, failed_validation, fault_response
 
-__all__ = ["Guard", "base_app", "check_request", "is_loopback"]
-
 # The page of the monitor: static files without data that load nothing from other origins.
 _PAGE_FILES = {
     "/": ("monitor.html", "text/html; charset=utf-8"),

@@ -16,8 +16,6 @@ from starlette.datastructures import Headers
 
 from stillweb.errors import UsageError
 
-__all__ = ["CLIENT_HEADER", "AccessKeys", "KeyHolder", "read_keys"]
-
 CLIENT_HEADER = "x-stillweb-client"
 
 

@@ -12,8 +12,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stillweb.server.failures import FailureKind, RequestRefused, fault_of
 from stillweb.server.responses import fault_response
 
-__all__ = ["BODY_BYTES", "BodyLimit"]
-
 BODY_BYTES = 8 << 20
 """Maximum bytes of a request body or WebSocket message: a batch of 4,096 resets with tasks has about 8 MB."""
 

@@ -11,8 +11,6 @@ from stillweb.env import Task, VectorOptions
 from stillweb.errors import UsageError
 from stillweb.options import Option
 
-__all__ = ["QUEUES", "ServeOptions"]
-
 # Simultaneous operations of each kind. `VectorOptions.at_once` limits the work on processors.
 QUEUES: Mapping[str, int] = {
     "reset": 64,

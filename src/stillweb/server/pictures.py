@@ -16,8 +16,6 @@ from PIL import Image
 from stillweb.env.trajectories.trajectory import ContentFiles
 from stillweb.errors import TaskError
 
-__all__ = ["PictureStore", "thumbnail_of"]
-
 _WIDTH = 480  # pixels
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 

@@ -15,8 +15,6 @@ from starlette.exceptions import HTTPException
 from stillweb.errors import StillwebError
 from stillweb.server.failures import FailureKind, RequestRefused, ServerFault, fault_of
 
-__all__ = ["JsonResponse", "failed", "failed_bug", "failed_http", "failed_validation", "fault_response"]
-
 
 class JsonResponse(Response):
     """A JSON response; values without a JSON type become strings."""

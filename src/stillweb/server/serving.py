@@ -32,8 +32,6 @@ from stillweb.server.viewer.app import make_viewer_app
 from stillweb.server.viewer.app import router as viewer_router
 from stillweb.server.viewer.index import EpisodeIndex
 
-__all__ = ["RolloutServer", "serve_master", "serve_rollouts", "serve_viewer"]
-
 _KEEP_ALIVE_SECONDS = 75  # longer than clients keep connections, so that no request meets a closed connection
 _GRACE_SECONDS = 5  # for open responses after all leases have ended
 

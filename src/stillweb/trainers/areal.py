@@ -29,7 +29,6 @@ try:
 except ImportError:  # the class requires only the method, so other schedulers can call it without AReaL
     RolloutWorkflow = object
 
-__all__ = ["StillwebWorkflow", "WorkflowOptions"]
 
 _SYSTEM = (
     "You act on a web page to reach a goal, by calling the tool browser, one action at a time. "

@@ -35,7 +35,6 @@ except ImportError as missing:
         f"Atropos is not installed: {missing}", hint="pip install atroposlib"
     ) from missing
 
-__all__ = ["AtroposConfig", "AtroposEnv"]
 
 _SYSTEM = (
     "You act on a web page to reach a goal. Reply with one action as a JSON object, such as "

@@ -48,7 +48,6 @@ except ImportError as missing:
     hint = "pip install browsergym-core httpx lazy-loader google-re2"
     raise ExtraNotInstalled(f"BrowserGym is not installed: {missing}", hint=hint) from missing
 
-__all__ = ["ReplayBrowserEnv", "ReplaySession", "ReplayTask", "register_tasks", "use_browser"]
 
 _SECONDS = 30.0
 _USER_ROLES = ("user", "user_image")

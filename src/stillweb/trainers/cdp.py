@@ -43,8 +43,6 @@ from stillweb.polling import poll
 from stillweb.replay import OpenSession, ReplayClient
 from stillweb.trainers.episodes.scoring import check_page_suffices, looks, reading, requests_of, score
 
-__all__ = ["CdpBrowser", "cdp_browser"]
-
 _START_SECONDS = 30.0
 _END_SECONDS = 10.0
 

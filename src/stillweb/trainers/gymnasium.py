@@ -17,8 +17,6 @@ from stillweb.env import Task
 from stillweb.env.gym import GymOptions, StillwebEnv  # raises ExtraNotInstalled without Gymnasium
 from stillweb.trainers.registration import RegisteredName, register, registry_name
 
-__all__ = ["register_tasks"]
-
 
 def register_tasks(
     tasks: Sequence[Task], proxy: str, options: GymOptions | None = None, *, namespace: str = "stillweb"

@@ -33,7 +33,6 @@ except ImportError as missing:
         f"Inspect AI is not installed: {missing}", hint="pip install inspect-ai"
     ) from missing
 
-__all__ = ["browser_solver", "browser_task", "episode_reward"]
 
 _KEY = "stillweb"
 _SYSTEM = "Act on the web page with the tool browser, one action at a time. End with the action terminate."

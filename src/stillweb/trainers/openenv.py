@@ -30,8 +30,6 @@ try:
 except ImportError as missing:
     raise ExtraNotInstalled(f"OpenEnv is not installed: {missing}", hint="pip install openenv") from missing
 
-__all__ = ["StillwebAction", "StillwebEnvironment", "StillwebObservation", "environment"]
-
 
 class StillwebAction(Action):  # type: ignore[misc]
     """An action with the fields of docs/reference/actions.md, or its text in `call`: `click('a12')`."""

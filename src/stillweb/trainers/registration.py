@@ -14,8 +14,6 @@ from typing import Any
 
 import gymnasium
 
-__all__ = ["RegisteredName", "register", "registry_name"]
-
 
 class RegisteredName(str):
     """An identifier of Gymnasium's registry.

@@ -30,7 +30,6 @@ except ImportError as missing:
         f"SkyRL-gym is not installed: {missing}", hint="pip install skyrl-gym"
     ) from missing
 
-__all__ = ["StillwebTextEnv"]
 
 Conversation = list[dict[str, str]]
 

@@ -32,7 +32,6 @@ except ImportError as missing:
         f"the Tinker cookbook is not installed: {missing}", hint="pip install tinker-cookbook"
     ) from missing
 
-__all__ = ["ReplayDataset", "ReplayGroupBuilder", "ReplayMessageEnv"]
 
 _SYSTEM = (
     "You act on a web page to reach a goal. Reply with one action as a JSON object, such as "

@@ -20,8 +20,6 @@ from stillweb.trainers.episodes.source import EpisodeSource, open_source
 from stillweb.trainers.episodes.start import start_of_row
 from stillweb.trainers.episodes.tool import ToolEpisode, ToolOptions
 
-__all__ = ["BrowserEnvironment", "browser_environment"]
-
 
 class BrowserEnvironment:
     """One browser session, for one episode after the other; `browser_environment` creates it.

@@ -33,7 +33,6 @@ except ImportError as missing:
         f"verifiers is not installed: {missing}", hint="pip install verifiers"
     ) from missing
 
-__all__ = ["ReplayEnv", "ReplayTaskset"]
 
 _SYSTEM = (
     "You act on a web page to reach a goal. Reply with one action as a JSON object, such as "

@@ -14,8 +14,6 @@ from stillweb.collections.graphpicture import picture
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import write_atomically
 
-__all__ = ["graph"]
-
 
 @click.command("graph")
 @click.argument("name")

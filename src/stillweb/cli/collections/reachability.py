@@ -16,8 +16,6 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.reachability import FILE, Reach, Tried, read_reach
 from stillweb.errors import CollectionError
 
-__all__ = ["reachability"]
-
 
 @click.command("reachability")
 @click.argument("name")

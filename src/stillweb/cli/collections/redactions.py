@@ -8,8 +8,6 @@ from typing import Any
 
 from stillweb.cli.console import echo, print_table
 
-__all__ = ["print_redactions", "redacted_in_words"]
-
 _KINDS = {"given": "login values", "jwt": "JWT signatures", "unread": "bodies not searched"}
 
 

@@ -14,8 +14,6 @@ from stillweb.trainers.batch.compare import compare as compare_results
 from stillweb.trainers.batch.compare import write_comparison
 from stillweb.trainers.batch.folder import results_in
 
-__all__ = ["compare"]
-
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 
 

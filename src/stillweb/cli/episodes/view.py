@@ -11,8 +11,6 @@ from stillweb.cli.console import echo, on_signals, print_json, stderr
 from stillweb.cli.options import json_option
 from stillweb.errors import UsageError
 
-__all__ = ["view"]
-
 _PAIR = 2
 
 

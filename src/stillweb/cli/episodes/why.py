@@ -22,8 +22,6 @@ from stillweb.trainers.batch.folder import BatchFolder
 from stillweb.trainers.batch.runner import BatchOptions, rollout
 from stillweb.trainers.batch.why import EpisodeForks, write_why_report
 
-__all__ = ["why"]
-
 SECTIONS = {
     "Forks": ("forks", "budget", "resume", "html", "success"),
     "Agent": ("agent", "agent_options", "seed", "max_steps", "perturb", "perturb_seed"),

@@ -22,16 +22,6 @@ from stillweb.record.explore.explore import explore as explore_pages
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.options import CrawlOptions
 
-__all__ = [
-    "EXPLORING",
-    "explore",
-    "explore_after",
-    "explore_from",
-    "explore_options",
-    "print_explored",
-    "skip_option",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _NOT_AFTER_A_CRAWL = ("budget", "record")

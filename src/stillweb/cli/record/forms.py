@@ -19,8 +19,6 @@ from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.forms.run import FormsOptions, FormsReport, record_forms
 from stillweb.record.options import CrawlOptions
 
-__all__ = ["forms"]
-
 
 @click.command("forms")
 @click.argument("name")

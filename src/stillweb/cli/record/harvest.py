@@ -20,8 +20,6 @@ from stillweb.record.harvest.harvest import HarvestOptions, HarvestReport
 from stillweb.record.harvest.harvest import harvest as harvest_pages
 from stillweb.record.options import CrawlOptions
 
-__all__ = ["harvest"]
-
 _FAILED = 5  # URLs without an answer that are named
 
 

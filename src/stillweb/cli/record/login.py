@@ -21,8 +21,6 @@ from stillweb.record.login.run import ManualLogin, log_in_manually
 from stillweb.record.login.steps import Login, parse_indicator, read_login, read_storage_state
 from stillweb.record.options import RecordOptions
 
-__all__ = ["login", "login_from", "login_of", "login_options"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)

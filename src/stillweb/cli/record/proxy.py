@@ -21,8 +21,6 @@ from stillweb.record.proxy.record import record_proxy
 from stillweb.record.proxy.running import RecordingProxy, RequestOutcome, RequestRecord
 from stillweb.record.recording import collection_to_fill
 
-__all__ = ["proxy"]
-
 _LISTED = 20  # failures in the printed report
 
 

@@ -11,8 +11,6 @@ from stillweb.record.behaviors.behaviors import describe_actions
 from stillweb.record.crawl.report import CrawlEvent, CrawlReport
 from stillweb.record.recording import PAGE_LIMIT
 
-__all__ = ["CrawlProgress", "print_crawl"]
-
 
 class CrawlProgress:
     """The progress of a crawl on stderr; use it as a context manager."""

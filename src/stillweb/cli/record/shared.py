@@ -17,16 +17,6 @@ from stillweb.record.crawl.scope import Scope
 from stillweb.record.defaults import CrawlDefaults, read_defaults
 from stillweb.record.options import CrawlOptions, RecordOptions
 
-__all__ = [
-    "LISTENING",
-    "check_record_options",
-    "crawl_defaults",
-    "is_given",
-    "name_options",
-    "refuse_without",
-    "scope_of",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 LISTENING = ("host", "port", "max_body")

@@ -29,8 +29,6 @@ from stillweb.record.options import CrawlOptions
 from stillweb.replay import ReplayClient
 from stillweb.replay.pywb.backend import serve_by
 
-__all__ = ["until"]
-
 _EVERY = 25  # progress events for each line where stderr is a file
 _SET_BY_THE_LOOP = ("pages", "requests", "size", "forms", "words", "jobs", "explore", "amend")
 

@@ -28,8 +28,7 @@ from stillweb.collections.defects import Defect, Severity
 from stillweb.collections.limits import load_json, open_picture
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.warc import methodquery
-from stillweb.collections.warc.reader import WarcRecord
-from stillweb.collections.warc.records import timestamp_of
+from stillweb.collections.warc.records import WarcRecord, timestamp_of
 from stillweb.model import Capture, Page
 from stillweb.urls import wire_url
 

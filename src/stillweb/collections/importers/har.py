@@ -35,8 +35,6 @@ from stillweb.collections.warc.records import clean_uri, timestamp_of
 from stillweb.errors import MalformedHar
 from stillweb.model import Exchange, Headers, Page, Request, Response, header
 
-__all__ = ["HarFile"]
-
 _CHARSET = re.compile(r"charset=[\"']?([\w.:-]+)", re.IGNORECASE)
 _BODILESS = frozenset({101, 204, 205, 304})
 # Valid only for the message on the wire: HTTP/2 pseudo-fields, framing, encoding.

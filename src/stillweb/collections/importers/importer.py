@@ -23,24 +23,19 @@ from stillweb.collections.defects import NEEDS_REWRITE, Defect, Report, Severity
 from stillweb.collections.importers import browsertrix, wacz
 from stillweb.collections.importers.har import HarFile
 from stillweb.collections.importers.pagefinder import complete_manifest, find_pages
-from stillweb.collections.indexing import INDEXED, index_file, index_lines, reindex, rewrite_records
+from stillweb.collections.indexing import INDEXED, index_file, index_lines, rewrite_records
 from stillweb.collections.layout import Collection, check_name, read_pages
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.warc.cdxj import format_line, read_cdxj, write_lines
 from stillweb.collections.warc.exchanges import REVISIT, without_original
 from stillweb.collections.warc.frames import RecordFrames
-from stillweb.collections.warc.reader import (
-    GZIP_MAGIC,
-    WarcRecord,
-    sniff,
-)
+from stillweb.collections.warc.reader import GZIP_MAGIC, sniff
+from stillweb.collections.warc.records import WarcRecord
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.collections.warc.zstd import unpack_zstd
 from stillweb.errors import CollectionError, CollectionExists, MalformedWarc, UsageError
 from stillweb.matching.rules import Rules
 from stillweb.model import Capture, Exchange, Page
-
-__all__ = ["FileReport", "ImportReport", "import_files", "reindex"]
 
 Progress = Callable[[str, int, int], None]
 """Called with the file's name, the bytes read and the total."""

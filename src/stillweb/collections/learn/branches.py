@@ -50,22 +50,6 @@ from stillweb.matching.values import fits, shape_of
 from stillweb.model import Exchange, header
 from stillweb.urls import from_timestamp, wire_url
 
-__all__ = [
-    "AFTER",
-    "AGAIN",
-    "REDIRECT",
-    "SHOWN",
-    "WRITE",
-    "FormRecordings",
-    "Proved",
-    "RecordedBranch",
-    "RecordedStep",
-    "Refusal",
-    "objection",
-    "prove",
-    "touched_labels",
-]
-
 _NO_RULES = Rules()
 WRITE, SHOWN, AGAIN, REDIRECT, AFTER = "write", "shown", "again", "redirect", "after"
 """Labels of a form's own request, of the page that its redirects lead to, its reload, redirects, and of what

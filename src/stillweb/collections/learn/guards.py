@@ -19,17 +19,6 @@ from stillweb.collections.learn.observed import Observed
 from stillweb.matching.parts import Where
 from stillweb.matching.values import ValueKind, fits
 
-__all__ = [
-    "GIVEN",
-    "PlaceSighting",
-    "RequestPlace",
-    "Sights",
-    "by_likeness",
-    "given_values",
-    "is_csrf",
-    "objection",
-]
-
 GIVEN = "a response contained that value, so replay repeats it"
 _ENOUGH_NUMBERS = 3  # pairs, for numbers of eight digits and more, which name many things
 _SAFE = frozenset({"GET", "HEAD"})

@@ -22,7 +22,6 @@ from stillweb.model import Exchange, header
 if TYPE_CHECKING:
     from stillweb.collections.learn.branches import FormRecordings
 
-__all__ = ["holds_text", "with_made_values"]
 
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,5}")
 _BY_CHANCE = 2  # characters of a typed number that another value may hold

@@ -22,8 +22,6 @@ from stillweb.matching.values import DAY, ValueKind, kind_of, masked
 from stillweb.model import Capture, Exchange, Headers, Request, header
 from stillweb.urls import from_timestamp
 
-__all__ = ["Observed", "observe"]
-
 
 @dataclass(frozen=True)
 class Observed:

@@ -46,19 +46,6 @@ from stillweb.matching.values import SET, ValueKind, elements, fits, kind_of, sh
 from stillweb.model import Capture, Headers, header
 from stillweb.urls import wire_url
 
-__all__ = [
-    "Learned",
-    "Rejected",
-    "differing_fields",
-    "header_rules",
-    "learn",
-    "learn_within",
-    "merge",
-    "read_rules",
-    "set_rules",
-    "write_rules",
-]
-
 # Host, path, the other fields of the query with their positions, the parameter, its elements.
 _Request = tuple[str, str, tuple[str, ...], str, tuple[str, ...]]
 

@@ -19,8 +19,6 @@ from stillweb.collections.learn.rules import Learned, merge, read_rules, write_r
 from stillweb.matching.parts import Where
 from stillweb.matching.rules import Rule, RuleOrigin
 
-__all__ = ["learn_transports", "transport_rules"]
-
 # sockjs-client, lib/main.js: a number of three digits, then a string of [a-z0-5] (8 by default).
 _SOCKJS = re.compile(
     r"(?P<prefix>(?:/[^/*?\[\]]+)*)/[0-9]{3}/[a-z0-5]{8,64}/"

@@ -29,8 +29,6 @@ from stillweb.collections.renames import exchange, sync_folder
 from stillweb.collections.versions import link_or_copy
 from stillweb.errors import CollectionError, CollectionExists, MalformedPack
 
-__all__ = ["PackStore", "default_store", "place"]
-
 _GIB = 1 << 30
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FETCHING, _GOING = ".pull-", ".gone-"

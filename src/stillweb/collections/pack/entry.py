@@ -8,8 +8,6 @@ from stillweb.matching.captures import Varies
 from stillweb.matching.keys import request_key
 from stillweb.model import Response
 
-__all__ = ["PackEntry", "PackInfo"]
-
 
 @dataclass(frozen=True, slots=True)
 class PackEntry:

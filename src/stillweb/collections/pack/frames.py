@@ -46,16 +46,6 @@ from stillweb.model import Capture, Exchange, Request, header
 if TYPE_CHECKING:
     from stillweb.collections.layout import Collection
 
-__all__ = [
-    "EVENTSTREAM",
-    "WEBSOCKET",
-    "frame_entry",
-    "of_cookies",
-    "open_chunks",
-    "open_frames",
-    "socket_key",
-    "stream_key",
-]
 
 WEBSOCKET, EVENTSTREAM = "WEBSOCKET", "EVENTSTREAM"
 _BLANK = b"\r\n\r\n"

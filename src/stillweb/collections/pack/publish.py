@@ -37,8 +37,6 @@ from stillweb.errors import (
     UsageError,
 )
 
-__all__ = ["PackRemote", "Progress", "Pushed", "is_identifier"]
-
 Progress = Callable[[int, int], None]
 """Called with the bytes (for a push: entries) so far and the total."""
 

@@ -34,8 +34,6 @@ from stillweb.collections.pack.store import BodyStore
 from stillweb.errors import MalformedPack
 from stillweb.matching.captures import Entry, first_of_alike
 
-__all__ = ["Pack", "pack_stamp"]
-
 _KEY_SIZE = 24  # both halves of the key, and the row
 
 

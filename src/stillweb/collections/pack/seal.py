@@ -49,8 +49,6 @@ from stillweb.matching.rules import Rules, default_rules_digest
 from stillweb.model import MUTATIONS, VISITED_AGAIN, Capture, Exchange, Request, Response, header
 from stillweb.urls import wire_url
 
-__all__ = ["RULES", "SEALING", "rules_text", "seal", "what_changed"]
-
 SEALING = 3
 """Version of the sealing rules. Raise it with any change of keys, of the fields that responses vary by, and
 of what becomes an entry, so that older packs are sealed again. `test_seal_golden` enforces this.

@@ -36,8 +36,6 @@ from stillweb.collections.renames import sync_folder
 from stillweb.errors import CollectionError
 from stillweb.matching.redaction import key_file
 
-__all__ = ["STORE", "BodyStore", "BodyWriter", "Table", "packed_table", "read_tables", "remove_collection"]
-
 _MAGIC = b"SWtab\0\0" + bytes([form.VERSION])
 _HEADER = struct.Struct("<8sQ")
 _ROW = struct.Struct("<Q24sQ")  # the first 8 bytes of the sha256 as a number, for a search in C

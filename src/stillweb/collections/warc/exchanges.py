@@ -8,8 +8,8 @@ from http import HTTPStatus
 from pathlib import Path
 
 from stillweb.collections.warc import methodquery
-from stillweb.collections.warc.reader import WarcRecord, read_record
-from stillweb.collections.warc.records import clean_uri, timestamp_of
+from stillweb.collections.warc.reader import read_record
+from stillweb.collections.warc.records import WarcRecord, clean_uri, timestamp_of
 from stillweb.errors import CollectionError, MalformedWarc, MissingRecord
 from stillweb.http.messages import parse_request, parse_response
 from stillweb.model import Capture, Exchange, Request, Response

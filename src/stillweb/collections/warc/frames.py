@@ -25,31 +25,6 @@ from typing import Any
 
 from stillweb.errors import MalformedWarc
 
-__all__ = [
-    "BINARY",
-    "CLOSE",
-    "EVENT_STREAM",
-    "FIELDS_TYPE",
-    "FRAMES_TYPE",
-    "TEXT",
-    "URN",
-    "Chunk",
-    "Chunks",
-    "ConnectionEnd",
-    "Frame",
-    "Frames",
-    "Mark",
-    "RecordFrames",
-    "chunks_beside",
-    "frames_beside",
-    "is_socket_url",
-    "problem",
-    "read_chunks",
-    "read_frames",
-    "write_chunks",
-    "write_frames",
-]
-
 TEXT, BINARY, CLOSE = 1, 2, 8
 """Opcodes (RFC 6455 §5.2). Pings and pongs concern the connection only and are not stored."""
 

@@ -33,14 +33,11 @@ from stillweb.collections.warc.records import (
     Grammar,
     Parsed,
     WarcRecord,
-    serialise,
 )
 from stillweb.errors import LimitExceeded, MalformedWarc
 from stillweb.http.codec import decode
 from stillweb.http.messages import dechunk, payload_start
 from stillweb.model import header
-
-__all__ = ["WarcRecord", "gzip_member", "read_record", "read_records", "serialise", "sniff"]
 
 _ALGORITHMS: dict[str, Callable[[bytes], hashlib._Hash]] = {
     "md5": hashlib.md5,

@@ -38,8 +38,6 @@ from stillweb.http.messages import payload_start, request_block, response_block
 from stillweb.model import Capture, Exchange, header
 from stillweb.urls import to_timestamp
 
-__all__ = ["REVISIT", "Bodies", "revisit_fields", "rewrite_files"]
-
 Fields = Iterable[tuple[str, str]]
 
 

@@ -16,8 +16,6 @@ from stillweb.collections.limits import check_ratio
 from stillweb.collections.warc.reader import ZSTD_MAGICS
 from stillweb.errors import MalformedWarc
 
-__all__ = ["unpack_zstd"]
-
 _FRAME, _DICTIONARY = ZSTD_MAGICS
 _SKIPPABLE = range(0x184D2A50, 0x184D2A60)  # RFC 8878 §3.1.2
 _MAX_DICTIONARY = 16 << 20  # bytes; trained dictionaries have about 100 KiB

@@ -23,20 +23,6 @@ from stillweb.matching.parts import Leaf, Parts, Where
 from stillweb.matching.values import fits
 from stillweb.model import Request, header
 
-__all__ = [
-    "ActiveBranch",
-    "Answer",
-    "Branch",
-    "BranchField",
-    "Read",
-    "Refused",
-    "Rendered",
-    "Write",
-    "cookies_sent",
-    "cookies_set",
-    "leaf_text",
-]
-
 _SENT = frozenset({Where.QUERY, Where.FORM, Where.JSON, Where.MULTIPART})
 _SET_COOKIE = re.compile(rb"(?im)^set-cookie:[ \t]*([^=;\r\n]+)=([^;\r\n]*)")
 _VALUE = "value"  # shape of a leaf that holds a value, in the identity of a write

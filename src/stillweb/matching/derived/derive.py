@@ -33,8 +33,6 @@ from stillweb.matching.keys import request_key
 from stillweb.model import GUESSES, MUTATIONS, Match, Request, Tier, header
 from stillweb.urls import host_of, other_scheme, wire_url
 
-__all__ = ["Branches", "DerivedAnswers"]
-
 _PAGES = frozenset({"text/html", "application/xhtml+xml", "application/json", "application/xml", "text/xml"})
 
 

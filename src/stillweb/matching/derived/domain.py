@@ -18,8 +18,6 @@ from typing import Any
 
 from stillweb.matching.values import fits, shape_of
 
-__all__ = ["MADE", "Domain", "FieldKind", "Kind", "shape"]
-
 Kind = str
 """Kind of a field: one of `FieldKind`."""
 

@@ -19,8 +19,6 @@ from itertools import product
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-__all__ = ["MEASURES", "NAMES", "PLAIN", "Encodings"]
-
 PLAIN = "plain"
 MEASURES = ("bytes", "chars", "lf-bytes", "lf-chars")
 """Lengths of a value that a site may show."""

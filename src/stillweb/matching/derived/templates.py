@@ -17,20 +17,6 @@ from typing import Any
 
 from stillweb.matching.derived.encodings import MEASURES, Encodings
 
-__all__ = [
-    "Atom",
-    "Count",
-    "Difference",
-    "EncodingSets",
-    "Slot",
-    "Split",
-    "Template",
-    "agree",
-    "render",
-    "split",
-    "volatile_between",
-]
-
 # A quoted signed token is one word: its parts have another length in each response.
 _TOKEN = (
     rb"(?<=[\"'])(?=[^\"']*[0-9])(?=[^\"']*[A-Z])(?=[^\"']*[a-z])[A-Za-z0-9][A-Za-z0-9_.~=-]{39,}(?=[\"'])"

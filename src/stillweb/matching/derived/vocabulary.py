@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-__all__ = ["Vocabulary"]
-
 _WORD = re.compile(r"[^\W_]+")
 _GRAM = 4
 _TEXTS = tuple(map(re.compile, (r">([^<>]{1,100})<", r'"([^"<>]{1,100})"', r"'([^'<>]{1,100})'")))

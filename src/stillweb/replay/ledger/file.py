@@ -18,8 +18,6 @@ from stillweb.errors import UsageError
 from stillweb.http.control import LedgerEntry
 from stillweb.replay.server.session import Session
 
-__all__ = ["LedgerFile", "LedgerFileReader", "LedgerLine"]
-
 _FIELDS = frozenset(each.name for each in fields(LedgerEntry))
 _BLOCK = 1 << 20
 

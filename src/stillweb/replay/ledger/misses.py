@@ -10,8 +10,6 @@ from stillweb.collections.misses import Missed, Sighting
 from stillweb.model import GUESSES, Tier
 from stillweb.replay.ledger.file import LedgerLine
 
-__all__ = ["Gatherer", "explained", "gather"]
-
 # These fields differ between requests for the same resource: client, language, part.
 _SAME_ANSWER = frozenset(
     (

@@ -17,8 +17,6 @@ from stillweb.polling import poll
 from stillweb.replay.client import ReplayClient
 from stillweb.replay.ledger.file import LedgerFileReader, LedgerLine
 
-__all__ = ["FOLLOW_INTERVAL", "FileSource", "ServerSource", "follow", "is_url", "open_source"]
-
 FOLLOW_INTERVAL = 0.25
 """Seconds between two polls."""
 

@@ -48,12 +48,11 @@ from stillweb.replay.client import ReplayClient
 from stillweb.replay.onmiss.frontdoor import PYWB_METHODS, FrontConnection, FrontSession
 from stillweb.replay.onmiss.process import Hermetic, HermeticOptions
 from stillweb.replay.onmiss.relay import Head, Loopback, render_request
-from stillweb.replay.pywb.backend import PywbOptions, PywbServer, find_pywb
+from stillweb.replay.pywb.backend import PywbOptions, PywbServer
+from stillweb.replay.pywb.process import find_pywb
 from stillweb.replay.server.listeners import PortPool, authority, cannot_listen
 from stillweb.replay.server.server import SESSION_PORTS
 from stillweb.urls import wire_url
-
-__all__ = ["Front", "FrontOptions", "MissBackend", "MissReply", "PywbMisses", "serve_front"]
 
 logger = logging.getLogger(__name__)
 

@@ -40,7 +40,6 @@ from stillweb.replay.server.takeover import wait_for_close
 if TYPE_CHECKING:
     from stillweb.replay.onmiss.fallback import Front, MissReply
 
-__all__ = ["PYWB_METHODS", "FrontConnection", "FrontSession"]
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,6 @@ from stillweb.replay.server import process as logs
 from stillweb.replay.server.process import error_to_json, run
 from stillweb.replay.server.server import ReplayOptions, serve
 
-__all__ = ["main"]
-
 
 async def _run() -> int:
     try:

@@ -16,8 +16,6 @@ from stillweb.collections.layout import Collection
 from stillweb.errors import ReplayError, StillwebError
 from stillweb.replay.server.process import error_from_json
 
-__all__ = ["Hermetic", "HermeticOptions"]
-
 logger = logging.getLogger(__name__)
 
 _START = 60.0  # seconds until it listens, on a busy machine

@@ -17,8 +17,6 @@ from dataclasses import dataclass, replace
 from stillweb.errors import ReplayUnreachable
 from stillweb.model import Headers
 
-__all__ = ["Head", "Loopback", "render_request"]
-
 _HOST = "127.0.0.1"
 _LIMIT = 512 * 1024  # bytes of a head
 _PIECE = 64 * 1024

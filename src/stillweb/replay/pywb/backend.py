@@ -27,8 +27,6 @@ from stillweb.replay.pywb.process import PywbProcess, Setup, find_pywb
 from stillweb.replay.server.listeners import authority
 from stillweb.replay.server.server import ReplayOptions, serve, serve_control
 
-__all__ = ["BACKENDS", "PywbOptions", "PywbServer", "find_pywb", "serve_by", "serve_pywb"]
-
 BACKENDS = ("native", "pywb")
 
 logger = logging.getLogger(__name__)

@@ -27,17 +27,6 @@ from stillweb.certs import CertAuthority
 from stillweb.errors import CertError, PortInUse, ProgramNotFound, ReplayError
 from stillweb.polling import poll
 
-__all__ = [
-    "PYWB_LOCK",
-    "PYWB_VARIABLE",
-    "PywbProcess",
-    "Setup",
-    "default_folder",
-    "environment",
-    "find_pywb",
-    "write_setup",
-]
-
 PYWB_VARIABLE = "STILLWEB_PYWB"
 PYWB_LOCK = Path(__file__).with_name("pywb.lock")
 _SITE = Path(__file__).with_name("site")

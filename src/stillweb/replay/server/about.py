@@ -20,8 +20,6 @@ from stillweb.model import Headers, Request
 from stillweb.replay.server.answer import PreparedResponse
 from stillweb.replay.server.registry import PackRegistry
 
-__all__ = ["AboutPage", "internal_response"]
-
 _LISTED = 200  # pages of a collection
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _READS = ("GET", "HEAD")

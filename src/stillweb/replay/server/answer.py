@@ -25,8 +25,6 @@ from stillweb.matching.ranges import Span, recorded_span, requested_span
 from stillweb.model import Headers, Request, header
 from stillweb.replay.server.pageclock import MessageCounts
 
-__all__ = ["PreparedResponse", "Script", "ScriptedResponse", "empty", "preflight", "recorded"]
-
 logger = logging.getLogger(__name__)
 
 _NO_BODY = frozenset({204, 304})

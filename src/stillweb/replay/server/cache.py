@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from stillweb.collections.pack.reader import Pack
     from stillweb.matching.resolver import Policy
 
-__all__ = ["LARGEST", "NO_MEMO", "CachedResponse", "Key", "ResponseCache", "cache_of", "may_repeat"]
 
 LARGEST = 64 * 1024
 """Largest request plus response that is cached, in bytes: the cost of larger ones is their bytes."""

@@ -45,8 +45,6 @@ from stillweb.replay.server.cache import may_repeat
 from stillweb.replay.server.session import ServedRequest, Session
 from stillweb.replay.server.takeover import ClosingDelay, Takeover
 
-__all__ = ["SLICE", "BodyBudget", "Connection", "ConnectionLimits", "ListenerTarget"]
-
 logger = logging.getLogger(__name__)
 
 SLICE = 128 * 1024

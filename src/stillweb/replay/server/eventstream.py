@@ -32,8 +32,6 @@ from stillweb.replay.server.answer import PreparedResponse, ScriptedResponse
 from stillweb.replay.server.gates import Gate, gates_of
 from stillweb.replay.server.pageclock import MessageCounts, PageClock, Released
 
-__all__ = ["EVENT_STREAM", "Piece", "StreamScript", "answer"]
-
 _END = b"0\r\n\r\n"
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
 

@@ -26,8 +26,6 @@ from stillweb.model import MUTATIONS
 from stillweb.replay.server.pageclock import PageClock
 from stillweb.urls import from_timestamp, to_timestamp
 
-__all__ = ["Gate", "SessionGates", "gates_of"]
-
 _START = 2  # seconds of a connection in which scripts send mutations that no user made
 _SPAN = 24 * 3600  # seconds of a connection that are searched for mutations
 

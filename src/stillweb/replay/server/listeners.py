@@ -19,18 +19,6 @@ from typing import TypeVar
 from stillweb.errors import PortInUse, UsageError
 from stillweb.replay.server.connection import Connection, ListenerTarget
 
-__all__ = [
-    "ExpiryTimer",
-    "Listener",
-    "PortPool",
-    "authority",
-    "cannot_listen",
-    "drain",
-    "listen",
-    "listen_unix",
-]
-
-
 T = TypeVar("T")
 
 BACKLOG = 1024

@@ -14,9 +14,6 @@ from typing import Generic, Protocol, TypeVar
 
 from stillweb.http.control import ConnectionState
 
-__all__ = ["MessageCounts", "PageClock", "Released"]
-
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from stillweb import errors
 from stillweb.errors import ReplayError, StillwebError
 from stillweb.text import printable
 
-__all__ = ["Format", "Tasks", "configure", "error_from_json", "error_to_json", "run"]
-
 
 def error_to_json(error: StillwebError) -> dict[str, str]:
     return {"error": type(error).__name__, "message": str(error), "hint": error.hint}

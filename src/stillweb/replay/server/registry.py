@@ -19,8 +19,6 @@ from stillweb.collections.pack.reader import Pack, pack_stamp
 from stillweb.errors import CollectionError
 from stillweb.replay.server.metrics import ResponseCounters
 
-__all__ = ["PackHandle", "PackRegistry"]
-
 logger = logging.getLogger(__name__)
 
 _NONE = (0, 0)  # the stamp of no pack

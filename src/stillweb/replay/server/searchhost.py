@@ -20,8 +20,6 @@ from stillweb.replay.server.about import internal_response
 from stillweb.replay.server.answer import PreparedResponse
 from stillweb.replay.server.registry import PackRegistry
 
-__all__ = ["SEARCH_HOST", "SearchHost"]
-
 SEARCH_HOST = f"search.{INTERNAL_HOST}"
 """Host name of the search engine."""
 

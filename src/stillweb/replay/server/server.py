@@ -62,16 +62,6 @@ from stillweb.replay.server.registry import PackHandle, PackRegistry
 from stillweb.replay.server.searchhost import SearchHost
 from stillweb.replay.server.session import Session
 
-__all__ = [
-    "CLOSED_BYTES",
-    "SESSION_PORTS",
-    "ClosedSessions",
-    "ReplayOptions",
-    "ReplayServer",
-    "serve",
-    "serve_control",
-]
-
 logger = logging.getLogger(__name__)
 
 SESSION_PORTS = range(18100, 18164)

@@ -21,6 +21,7 @@ from stillweb import clock
 from stillweb.collections.branches import branches_of
 from stillweb.collections.manifest import read_manifest
 from stillweb.collections.pack.reader import Pack
+from stillweb.collections.warc.frames import EVENT_STREAM
 from stillweb.errors import MalformedPack, UsageError
 from stillweb.http.control import Ledger, LedgerEntry, MissOutcome, SessionInfo
 from stillweb.matching.captures import Entry, is_navigation
@@ -254,7 +255,7 @@ class Session:
                 return match, _made(request, match, cancel=self.cancels_navigations)
             entry = self.pack.entry(match.entry)
             advance(self.state, request, match, entry, moves=not is_beacon(request, self.policy))
-            if entry.mime == eventstream.EVENT_STREAM:
+            if entry.mime == EVENT_STREAM:
                 return self._stream(request, match, entry)
         except MalformedPack as error:
             return self.damaged(request, error)

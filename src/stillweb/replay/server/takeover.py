@@ -14,9 +14,6 @@ from collections.abc import Callable
 from stillweb.http.wire import RequestLimits
 from stillweb.replay.server.answer import ScriptedResponse
 
-__all__ = ["DROPPED", "ClosingDelay", "Takeover", "wait_for_close"]
-
-
 _READ = 64 * 1024
 
 DROPPED = RequestLimits().body

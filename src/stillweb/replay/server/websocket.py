@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from stillweb.replay.server.session import ServedRequest, Session
 
 
-__all__ = ["LARGEST", "SocketScript", "begin"]
-
 LARGEST = 64 * 1024 * 1024
 """Largest message of a page, in bytes; a larger one ends the connection (RFC 6455 §7.4.1, 1009)."""
 

@@ -13,8 +13,6 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["Channel", "pair"]
-
 _CHUNK = 64 * 1024  # bytes; a message must fit the socket's buffer
 _MORE, _LAST = b"c", b"C"  # prefixes of a connection's bytes; the first message carries the descriptor
 

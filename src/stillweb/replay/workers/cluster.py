@@ -58,8 +58,6 @@ from stillweb.replay.workers.lobby import CONTROL, ConnectionRouter, adopt
 from stillweb.replay.workers.supervisor import Worker
 from stillweb.replay.workers.worker import ReplayWorkerConfig
 
-__all__ = ["ReplayCluster", "serve_cluster"]
-
 logger = logging.getLogger(__name__)
 
 

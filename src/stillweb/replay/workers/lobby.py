@@ -16,8 +16,6 @@ from stillweb.http.control import DEFAULT_SESSION
 from stillweb.http.tunnel import Destination, FirstRequest
 from stillweb.replay.server.connection import Connection, ListenerTarget
 
-__all__ = ["CONTROL", "AdoptedConnection", "ConnectionRouter", "adopt", "session_of"]
-
 CONTROL = ""
 """What `session_of` returns for a control request; no session has this id."""
 

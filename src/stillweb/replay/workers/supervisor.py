@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from stillweb.replay.workers.worker import ReplayWorkerConfig
 
 
-__all__ = ["Worker"]
-
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0

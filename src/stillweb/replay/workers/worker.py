@@ -35,8 +35,6 @@ from stillweb.replay.server.server import ReplayOptions, ReplayServer, serve
 from stillweb.replay.workers.channel import Channel
 from stillweb.replay.workers.lobby import AdoptedConnection, session_of
 
-__all__ = ["ReplayWorkerConfig", "main"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReplayWorkerConfig:

@@ -14,8 +14,6 @@ from stillweb.polling import poll
 from stillweb.server.engine import Engine
 from stillweb.server.monitor.monitor import status_of
 
-__all__ = ["joined"]
-
 logger = logging.getLogger(__name__)
 
 _MIN_INTERVAL = 0.25  # seconds between two reports

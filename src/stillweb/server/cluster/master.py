@@ -38,8 +38,6 @@ from stillweb.server.protocols.models import BatchReset, BatchStep, LeaseRequest
 from stillweb.server.protocols.web import HolderOf, holder_of, while_connected
 from stillweb.server.responses import JsonResponse
 
-__all__ = ["Master", "NodeReport", "make_master_app"]
-
 logger = logging.getLogger(__name__)
 
 _QUEUE_CAPACITY = 4096  # clients that may wait for a lease

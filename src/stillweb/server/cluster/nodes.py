@@ -21,16 +21,6 @@ from stillweb.errors import UsageError
 from stillweb.server.failures import FailureKind, RequestRefused
 from stillweb.server.monitor.status import BrowserStatus, Queue, Rates, RecentMiss, SessionStatus, Status
 
-__all__ = [
-    "NODE_SECONDS",
-    "ClusterNode",
-    "NodeRegistry",
-    "check_node_name",
-    "merged",
-    "node_of",
-    "resolve_node_url",
-]
-
 NODE_SECONDS = 10.0
 """Seconds of silence after which a node counts as lost. Nodes report at least every two seconds."""
 

@@ -17,8 +17,6 @@ from stillweb.server.leases.queue import OperationQueue
 from stillweb.server.leases.table import Lease
 from stillweb.server.monitor.status import SessionStatus, letter_of
 
-__all__ = ["HeldLease", "IdempotencyCache", "ResponseHistory", "digest_of"]
-
 T = TypeVar("T")
 
 _RESPONSES = 4  # of one lease, whose calls run one after the other

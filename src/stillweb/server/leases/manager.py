@@ -20,8 +20,6 @@ from stillweb.server.leases.table import Lease, LeaseEnd, LeaseTable, LeaseTerms
 from stillweb.server.monitor.counters import ServerCounters
 from stillweb.server.options import ServeOptions
 
-__all__ = ["LeaseManager"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 
 from stillweb.server.failures import FailureKind, RequestRefused
 
-__all__ = ["OperationQueue"]
-
 
 class OperationQueue:
     """A FIFO semaphore with a limit on the number of waiting coroutines.

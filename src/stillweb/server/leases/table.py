@@ -16,8 +16,6 @@ from enum import StrEnum
 
 from stillweb.errors import UsageError
 
-__all__ = ["Lease", "LeaseEnd", "LeaseTable", "LeaseTerms", "QueueFull"]
-
 _REMEMBERED = 1000  # ended leases whose reason is known
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from stillweb.server.monitor.status import Latency
 
-__all__ = ["EventRate", "ServerCounters", "TrackedMiss"]
-
 _SPAN = 60  # seconds
 _MISSES = 50
 

@@ -21,7 +21,6 @@ from stillweb.server.monitor.status import Latency, Status
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["History", "HistoryRecorder", "memory_of", "quantile"]
 
 INTERVAL = 5.0
 """Seconds between two samples."""

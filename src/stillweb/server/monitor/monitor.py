@@ -28,8 +28,6 @@ from stillweb.server.monitor.status import (
 from stillweb.server.protocols.web import Caller, CallerOf, EngineOf
 from stillweb.server.responses import JsonResponse
 
-__all__ = ["router", "sampled_status", "status_of"]
-
 
 def status_of(engine: Engine) -> Status:
     """Return the status of a server."""

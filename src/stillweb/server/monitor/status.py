@@ -14,21 +14,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field
 
-__all__ = [
-    "MEDIA_TYPE",
-    "BrowserStatus",
-    "Latency",
-    "Letter",
-    "Queue",
-    "Rates",
-    "RecentMiss",
-    "SessionStatus",
-    "Status",
-    "letter_of",
-    "render",
-    "visible_to",
-]
-
 
 class Letter(StrEnum):
     """State of a session as one character; a running episode shows its steps, `0` to `9`."""

@@ -8,25 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from stillweb.server.failures import ErrorResponse
 
-__all__ = [
-    "BatchReset",
-    "BatchResult",
-    "BatchResults",
-    "BatchStep",
-    "EpisodeStarted",
-    "ErrorBody",
-    "Heartbeat",
-    "LeaseInfo",
-    "LeaseRequest",
-    "ObservationModel",
-    "ObserveRequest",
-    "ResetRequest",
-    "StepRequest",
-    "StepResponse",
-    "TaskInfo",
-    "TaskList",
-]
-
 
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid")

@@ -29,8 +29,6 @@ from stillweb.server.protocols.web import (
 )
 from stillweb.server.responses import JsonResponse
 
-__all__ = ["router"]
-
 _NDJSON = "application/x-ndjson"
 _FAILURES: dict[int | str, dict[str, Any]] = {
     status: {"model": models.ErrorBody, "description": what}

@@ -24,8 +24,6 @@ from stillweb.server.leases.held import HeldLease
 from stillweb.server.protocols.web import Caller, CallerOf
 from stillweb.server.responses import JsonResponse, fault_response
 
-__all__ = ["Command", "command_of", "first_lines", "rects_of", "router", "sequential_ids"]
-
 ACTIONS = frozenset(alias.name for alias in ALIASES if alias.source == "WebGym")
 QUERIES = frozenset(
     ("get_page_metadata", "get_webpage_text", "get_interactive_rects", "get_screenshot_info", "screenshot")

@@ -34,8 +34,6 @@ from stillweb.server.protocols.models import ObservationModel
 from stillweb.server.protocols.web import STARTS, CallerOf, caller_of, start_of
 from stillweb.server.responses import JsonResponse
 
-__all__ = ["router", "socket"]
-
 Given = Annotated[dict[str, Any], Body(default_factory=dict)]
 
 

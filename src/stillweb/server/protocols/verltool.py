@@ -25,8 +25,6 @@ from stillweb.server.leases.held import HeldLease
 from stillweb.server.protocols.web import Caller, CallerOf, EngineOf, inline, start_of
 from stillweb.server.responses import JsonResponse
 
-__all__ = ["GetObservation", "TrajectoryLeases", "router"]
-
 _WAIT = 60.0  # seconds for a free session: a batch may hold more trajectories than the server has sessions
 _OVER = "The episode is over; the action was not carried out."
 

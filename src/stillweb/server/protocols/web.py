@@ -20,21 +20,6 @@ from stillweb.server.keys import KeyHolder
 from stillweb.server.leases.held import HeldLease
 from stillweb.server.pictures import PictureStore
 
-__all__ = [
-    "STARTS",
-    "Caller",
-    "CallerOf",
-    "EngineOf",
-    "HolderOf",
-    "caller_of",
-    "holder_of",
-    "inline",
-    "left",
-    "start_of",
-    "step_result",
-    "while_connected",
-]
-
 STARTS = ("task", "task_id", "url")  # an episode starts with exactly one of them
 
 

@@ -29,8 +29,6 @@ from stillweb.server.viewer.export import export
 from stillweb.server.viewer.film import film_of, first_difference, stored_file
 from stillweb.server.viewer.index import UNREADABLE, EpisodeFilter, EpisodeIndex, summary
 
-__all__ = ["make_viewer_app", "router"]
-
 _FILES = {
     "": ("viewer.html", "text/html; charset=utf-8"),
     "viewer.css": ("viewer.css", "text/css; charset=utf-8"),

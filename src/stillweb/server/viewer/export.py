@@ -15,8 +15,6 @@ from stillweb.diff.report.html import content_policy, picture_uri
 from stillweb.errors import TaskError
 from stillweb.server.viewer.film import PICTURES, TEXTS, film_of, first_difference, stored_file
 
-__all__ = ["export"]
-
 
 def export(folders: dict[str, Path]) -> str:
     """Return the HTML file of one episode, or of two side by side.

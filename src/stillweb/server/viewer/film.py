@@ -15,8 +15,6 @@ from stillweb.env.trajectories import events
 from stillweb.env.trajectories.trajectory import Trajectory
 from stillweb.errors import TaskError
 
-__all__ = ["PICTURES", "TEXTS", "film_of", "first_difference"]
-
 PICTURES = ("screenshot", "som")
 """Forms of observation that are pictures, the preferred one first."""
 

@@ -23,8 +23,6 @@ from stillweb.diff.certify.rates import rate
 from stillweb.env.trajectories.trajectory import FILE
 from stillweb.errors import UsageError
 
-__all__ = ["UNREADABLE", "EpisodeFilter", "EpisodeIndex", "EpisodeRow", "read_row", "summary"]
-
 _TRAFFIC = re.compile(rb'"requests":(\d+),"hits":\d+,"misses":(\d+)')
 _UNRECORDED = re.compile(rb'"guesses":(\d+),"derived":(\d+)')
 _STEP = re.compile(rb'^\{"step":', re.MULTILINE)

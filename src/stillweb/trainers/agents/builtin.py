@@ -23,8 +23,6 @@ from stillweb.errors import UsageError
 from stillweb.trainers.agents import PastStep
 from stillweb.trainers.batch.folder import folder_name
 
-__all__ = ["RandomAgent", "RandomOptions", "ScriptedAgent"]
-
 
 class ScriptedAgent:
     """The agent `scripted`.

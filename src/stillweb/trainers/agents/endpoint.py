@@ -36,14 +36,6 @@ from stillweb.trainers.agents.reply import ModelReply, ToolCall, read_reply
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-__all__ = [
-    "Conversation",
-    "ConversationOptions",
-    "EndpointAgent",
-    "EndpointOptions",
-    "Message",
-    "system_text",
-]
 
 Message = dict[str, Any]
 

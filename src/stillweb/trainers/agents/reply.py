@@ -15,8 +15,6 @@ from typing import Any
 
 from stillweb.env import Action, parse
 
-__all__ = ["ModelReply", "ToolCall", "read_reply", "without_thinking"]
-
 _THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 # Chat templates that open the thought leave only its end in the text; a truncated reply has only its start.
 _THOUGHT_BEFORE = re.compile(r"\A.*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)

@@ -21,8 +21,6 @@ from stillweb.templates import templates_of
 from stillweb.trainers.batch.groups import variance_of
 from stillweb.trainers.batch.results import Result
 
-__all__ = ["compare", "write_comparison"]
-
 _RESAMPLES = 10_000
 _EXACT = 13  # tasks with a difference, up to which all 2^n signs are tried
 

@@ -33,8 +33,6 @@ from stillweb.env.trajectories.trajectory import FILE, json_object, line
 from stillweb.errors import UsageError
 from stillweb.trainers.batch.results import Result
 
-__all__ = ["BatchFolder", "folder_name", "results_in"]
-
 FORMAT = "stillweb-batch"
 VERSION = 1
 _COMPARED = (

@@ -23,7 +23,6 @@ from stillweb.templates import templates_of
 if TYPE_CHECKING:
     from stillweb.trainers.batch.results import Result
 
-__all__ = ["groups_of", "interval", "pass_at", "variance_of", "write_rollout_report"]
 
 _RESAMPLES = 1_000
 _LENGTHS = ((1, 2), (3, 4), (5, 8), (9, 16), (17, None))

@@ -19,8 +19,6 @@ from stillweb.env import Outcome, Rollout
 from stillweb.errors import TaskError
 from stillweb.trainers.batch.groups import groups_of, variance_of
 
-__all__ = ["Result", "summary_of"]
-
 TRAFFIC = ("requests", "hits", "misses", "noise", "guesses", "derived")
 """Counts of a summary's `traffic`."""
 

@@ -45,8 +45,6 @@ from stillweb.replay import ReplayClient
 from stillweb.trainers.batch.folder import BatchFolder
 from stillweb.trainers.batch.results import Result
 
-__all__ = ["BatchOptions", "BatchState", "planned_episodes", "rollout", "select_tasks"]
-
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _NUMBER = re.compile(r"(?:^|\.)(\d+)$")
 

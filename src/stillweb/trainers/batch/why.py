@@ -36,8 +36,6 @@ from stillweb.templates import templates_of
 from stillweb.trainers.agents import PastStep
 from stillweb.trainers.batch.results import Result
 
-__all__ = ["EpisodeForks", "write_why_report"]
-
 _FORKS_PER_STATE = 100_000  # numbers of the forks of a state: they seed the agents' draws
 _SIGNIFICANT = 0.05
 

@@ -31,7 +31,6 @@ from stillweb.trainers.episodes.turn import Turn
 if TYPE_CHECKING:
     from stillweb.env.tasks.task import Task
 
-__all__ = ["RemoteLease", "RolloutClient", "error_of"]
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,6 @@ from stillweb.trainers.episodes.client import error_of
 from stillweb.trainers.episodes.start import request_start
 from stillweb.trainers.episodes.turn import Turn
 
-__all__ = ["EngineLease", "InProcessEngine", "start_engine"]
-
 _FOREVER = 7 * 86400.0  # seconds; the lease ends with this process at the latest
 
 

@@ -22,16 +22,6 @@ from enum import StrEnum
 from stillweb.env import Outcome
 from stillweb.errors import AgentError, InfraError, StillwebError, TaskError, UsageError
 
-__all__ = [
-    "FailureHandling",
-    "FailurePolicy",
-    "JudgedSample",
-    "SampleVerdict",
-    "advantages",
-    "error_of_outcome",
-    "judge",
-]
-
 
 class FailurePolicy(StrEnum):
     """Treatment of an episode without a reward."""

@@ -18,8 +18,6 @@ from stillweb.errors import TaskError
 from stillweb.model import Tier
 from stillweb.urls import wire_url
 
-__all__ = ["check_page_suffices", "check_start", "looks", "reading", "requests_of", "score"]
-
 _HTML = "document.documentElement.outerHTML"
 
 

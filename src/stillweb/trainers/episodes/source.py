@@ -28,7 +28,6 @@ from stillweb.trainers.episodes.turn import Turn
 if TYPE_CHECKING:
     from stillweb.env.tasks.task import Task
 
-__all__ = ["EpisodeLease", "EpisodeSource", "open_source"]
 
 _REMOTE = {"server", "api_key", "retry_seconds"}
 _IN_PROCESS = {"proxy", "sessions", "level", "observe", "collection", "tasks", "browsers", "max_steps"}

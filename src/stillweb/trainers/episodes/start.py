@@ -11,7 +11,6 @@ from stillweb.errors import UsageError
 if TYPE_CHECKING:
     from stillweb.env.tasks.task import Task
 
-__all__ = ["request_start", "start_of_row"]
 
 _STARTS = ("task", "task_id", "url")
 

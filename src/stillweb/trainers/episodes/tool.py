@@ -18,8 +18,6 @@ from stillweb.errors import InfraError, StillwebError, TaskError, UsageError
 from stillweb.trainers.episodes.source import EpisodeLease, EpisodeSource
 from stillweb.trainers.episodes.turn import Turn, cut
 
-__all__ = ["EPISODE_OVER", "ToolEpisode", "ToolOptions", "ToolReply"]
-
 logger = logging.getLogger(__name__)
 
 EPISODE_OVER = "The episode is over; nothing was done."

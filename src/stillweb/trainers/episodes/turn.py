@@ -13,8 +13,6 @@ from typing import Any
 
 from PIL import Image
 
-__all__ = ["Turn", "cut", "pixels_of"]
-
 _TEXTS = ("axtree", "dom", "compact", "markdown", "text", "html")
 _CUT = "\n[... {} more characters]"
 

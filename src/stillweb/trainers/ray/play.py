@@ -17,8 +17,6 @@ from stillweb.errors import InfraError, TaskError, UsageError
 from stillweb.trainers.ray.pool import RayError, WorkerPool, WorkerSlot, cause_of, is_lost, ray
 from stillweb.trainers.ray.worker import OBJECTS, AgentReference
 
-__all__ = ["RayEpisode", "RolloutIterator", "StoredEpisode"]
-
 
 @dataclass(frozen=True, slots=True)
 class StoredEpisode:

@@ -29,8 +29,6 @@ from stillweb.env.vector.rollout import Agent, play_one
 from stillweb.replay import ReplayOptions, serve
 from stillweb.trainers.agents import load_agent
 
-__all__ = ["OBJECTS", "AgentReference", "EnvWorker", "RayWorkerConfig"]
-
 OBJECTS = "objects"
 """Value of `RayWorkerConfig.keep`: store the files of episodes in Ray's object store."""
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from stillweb.errors import ExtraNotInstalled
 
-__all__ = ["compute_grpo_masked"]
-
 try:
     import torch
     from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register_adv_est

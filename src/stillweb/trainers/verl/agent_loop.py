@@ -40,8 +40,6 @@ from stillweb.trainers.episodes.tool import ToolEpisode, ToolOptions, ToolReply
 from stillweb.trainers.episodes.turn import pixels_of
 from stillweb.trainers.verl.tool import browser_schema, response_of
 
-__all__ = ["StillwebAgentLoop"]
-
 try:
     from omegaconf import OmegaConf
     from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput, register

@@ -33,8 +33,6 @@ from stillweb.trainers.episodes.start import start_of_row
 from stillweb.trainers.episodes.tool import ToolEpisode, ToolOptions, ToolReply
 from stillweb.trainers.episodes.turn import pixels_of
 
-__all__ = ["BrowserTool", "browser_schema", "compute_score", "response_of"]
-
 try:
     from verl.tools.base_tool import BaseTool
     from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
