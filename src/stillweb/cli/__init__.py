@@ -111,7 +111,7 @@ def cli(verbose: int) -> None:
       stillweb record crawl https://site.example/ -c site --limit 25
       stillweb replay site
       stillweb diff site
-    """  # noqa: D301  click reads \b itself
+    """
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

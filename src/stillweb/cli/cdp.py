@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stillweb.cli.console import echo, on_signals, print_json, stderr
-from stillweb.cli.options import json_option
+from stillweb.cli.console import echo, on_signals, print_json
+from stillweb.cli.options import EXISTING_FILE, json_option
 from stillweb.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 @click.command("cdp")
 @click.argument("proxy", metavar="PROXY_URL")
 @click.option("-c", "--collection", metavar="NAME", help="Collection, if the server has several.")
-@click.option(
-    "--tasks",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Task file with the task to score at the end.",
-)
+@click.option("--tasks", type=EXISTING_FILE, help="Task file with the task to score at the end.")
 @click.option("--task-id", metavar="ID", help="Task to score; required if the file has several.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="CDP port of the browser.  [default: a free one]"
@@ -42,7 +38,7 @@ def cdp(proxy: str, tasks: Path | None, task_id: str | None, as_json: bool, **ch
     Example:
       stillweb cdp http://127.0.0.1:8080 -c shop
       stillweb cdp http://127.0.0.1:8080 --tasks shop.tasks.json --task-id cheapest --json
-    """  # noqa: D301  click reads \b itself
+    """
     from stillweb.trainers.cdp import cdp_browser
 
     if task_id and not tasks:
@@ -59,7 +55,7 @@ def cdp(proxy: str, tasks: Path | None, task_id: str | None, as_json: bool, **ch
             else:
                 for name, value in browser.to_dict().items():
                     echo(f"{name:<16}{value}")
-            stderr().print("Ctrl-C, or a line on stdin, ends it")
+            echo("Ctrl-C, or a line on stdin, ends it", err=True)
             answer = await _ended(stopped)
             if task is None:
                 return

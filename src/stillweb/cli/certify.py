@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,8 +15,11 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from stillweb.cli.console import echo, print_json, progress, stderr, stdout
+from stillweb.cli.console import echo, print_json, progress, stdout
 from stillweb.cli.options import (
+    EXISTING,
+    FILE,
+    FOLDER,
     backend_options,
     certs_option,
     collections_option,
@@ -148,13 +150,13 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 _EXPLORED = 3  # traces, if the command line names none and the collection has none
 _VERIFY_RUNS, _VERIFY_JOBS = 3, (1,)  # defaults with --verify
 
-_FILE = click.Path(path_type=Path, exists=True)
-
 
 @click.command("certify")
 @click.argument("name", required=False)
-@click.option("--traces", multiple=True, type=_FILE, metavar="FILE", help="Trace or trajectory. Repeatable.")
-@click.option("--tasks", type=_FILE, help="Task file: each task's start page is a trace.")
+@click.option(
+    "--traces", multiple=True, type=EXISTING, metavar="FILE", help="Trace or trajectory. Repeatable."
+)
+@click.option("--tasks", type=EXISTING, help="Task file: each task's start page is a trace.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Run the first N traces only.")
 @click.option("--explore", type=click.IntRange(1), metavar="N", help="Make N traces by exploring.")
 @click.option(
@@ -163,19 +165,13 @@ _FILE = click.Path(path_type=Path, exists=True)
 @options_from(CertifyOptions)
 @backend_options
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File for the certificate.  [default: certificate-LEVEL.json in the collection]",
+    "--out", type=FILE, help="File for the certificate.  [default: certificate-LEVEL.json in the collection]"
 )
 @click.option(
-    "--verify", type=_FILE, metavar="FILE", help="Repeat the runs of this certificate, and compare."
+    "--verify", type=EXISTING, metavar="FILE", help="Repeat the runs of this certificate, and compare."
 )
-@click.option(
-    "--report", type=click.Path(path_type=Path, file_okay=False), help="Write index.html into this folder."
-)
-@click.option(
-    "--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML to this file."
-)
+@click.option("--report", type=FOLDER, help="Write index.html into this folder.")
+@click.option("--junit", type=FILE, help="Write JUnit XML to this file.")
 @json_option
 @collections_option
 @certs_option
@@ -193,7 +189,7 @@ def certify(ctx: click.Context, /, name: str | None, options: CertifyOptions, **
       stillweb certify shop
       stillweb certify shop --explore 5 --runs 40 --jobs 1,16 --level exact --load
       stillweb certify --verify collections/shop/certificate-clock.json
-    """  # noqa: D301  click reads \b itself
+    """
     if given["verify"]:
         if ctx.get_parameter_source("runs") is ParameterSource.DEFAULT:
             options = replace(options, runs=_VERIFY_RUNS)
@@ -207,7 +203,7 @@ def certify(ctx: click.Context, /, name: str | None, options: CertifyOptions, **
     collection = Collection.open(given["root"], name)
     certificate = asyncio.run(_certify(collection, options, given))
     path = certificate.write(given["out"] or collection.path / f"certificate-{certificate.level}.json")
-    stderr().print(f"certificate: {path}", markup=False, soft_wrap=True)
+    echo(f"certificate: {path}", err=True)
     _write_more(certificate, given)
     if given["as_json"]:
         print_json(certificate.to_dict())
@@ -261,7 +257,7 @@ def _write_more(certificate: Certificate, given: dict[str, Any]) -> None:
         from stillweb.diff.report.html import write_certificate  # jinja2 is slow to import
 
         page = write_certificate(certificate, given["report"])
-        stderr().print(f"report: {page}", markup=False, soft_wrap=True)
+        echo(f"report: {page}", err=True)
     if given["junit"]:
         from stillweb.diff.report.junit import write_junit  # rarely needed
 
@@ -305,7 +301,7 @@ def _given_traces(collection: Collection, given: dict[str, Any]) -> list[Trace]:
 async def _explored(url: str, collection: Collection, level: str, given: dict[str, Any]) -> list[Trace]:
     count, steps = given["explore"] or _EXPLORED, given["steps"]
     pages = start_pages(collection)
-    stderr().print(f"exploring {collection.name}: {count} traces of {steps} steps", markup=False)
+    echo(f"exploring {collection.name}: {count} traces of {steps} steps", err=True)
     options = EnvOptions(max_steps=steps + 1, off_path="follow")
     async with Env(url, collection.name, level=level, options=options) as env:
         return [

@@ -11,7 +11,7 @@ import click
 from stillweb.certs import TARGETS, CertAuthority, install_nss, recipe, spki_flag, write_bundle
 from stillweb.certs.authority import CA_DAYS, host_name
 from stillweb.cli.console import echo, print_json
-from stillweb.cli.options import certs_option, collections_option, json_option
+from stillweb.cli.options import FOLDER, certs_option, collections_option, json_option
 from stillweb.errors import BadHostname, UsageError
 
 
@@ -23,18 +23,13 @@ def certs() -> None:
     Example:
       stillweb certs init
       stillweb certs trust chromium
-    """  # noqa: D301  click reads \b itself
+    """
 
 
 @certs.command()
 @certs_option
 @click.option("--days", default=CA_DAYS, show_default=True, help="Days until the CA expires.")
-@click.option(
-    "--name",
-    default="stillweb replay CA",
-    show_default=True,
-    help="Common name of the CA.",
-)
+@click.option("--name", default="stillweb replay CA", show_default=True, help="Common name of the CA.")
 @click.option(
     "--constrain",
     metavar="NAME",
@@ -53,7 +48,7 @@ def init(certs_dir: Path, constrain: tuple[str, ...], root: Path, as_json: bool,
     Example:
       stillweb certs init --days 365
       stillweb certs init --constrain shop
-    """  # noqa: D301  click reads \b itself
+    """
     hosts = sorted({host for each in constrain for host in _recorded_hosts(root, each)})
     ca = CertAuthority.init(certs_dir, hosts=hosts, **made)
     _describe(ca, as_json)
@@ -69,21 +64,17 @@ def show(certs_dir: Path, as_json: bool) -> None:
     \b
     Example:
       stillweb certs show --json
-    """  # noqa: D301  click reads \b itself
+    """
     _describe(CertAuthority.load(certs_dir), as_json)
 
 
 @certs.command()
 @click.argument("targets", nargs=-1, type=click.Choice(TARGETS), metavar="[TARGET]...")
 @certs_option
-@click.option(
-    "--install",
-    type=click.Choice(["nss"]),
-    help="Install the CA into Chromium's store (nss).",
-)
+@click.option("--install", type=click.Choice(["nss"]), help="Install the CA into Chromium's store (nss).")
 @click.option(
     "--db",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     default=Path("~/.pki/nssdb"),
     show_default=True,
     help="NSS database for --install nss.",
@@ -100,7 +91,7 @@ def trust(targets: tuple[str, ...], certs_dir: Path, install: str | None, db: Pa
 
     Anyone with ca-key.pem can impersonate any site to a program that trusts the CA:
     trust it on training machines only.
-    """  # noqa: D301  click reads \b itself
+    """
     ca = CertAuthority.load(certs_dir)
     if install == "nss":
         install_nss(ca, db.expanduser())

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
 from stillweb.browser.launch import browser_build
-from stillweb.cli.console import print_json, print_table, progress, stderr
+from stillweb.cli.console import echo, print_json, print_table, progress
 from stillweb.cli.options import (
+    FILE,
+    FOLDER,
     backend_options,
     certs_option,
     collections_option,
@@ -46,16 +47,8 @@ _CAUSES = 10  # printed on a terminal
     type=click.Choice(["exact", "clock", "network"]),
     help="Determinism level.  [default: exact, or clock if the browser cannot keep it]",
 )
-@click.option(
-    "--misses",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the missed requests to this file, for record amend.",
-)
-@click.option(
-    "--report",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Write an HTML report into this folder.",
-)
+@click.option("--misses", type=FILE, help="Write the missed requests to this file, for record amend.")
+@click.option("--report", type=FOLDER, help="Write an HTML report into this folder.")
 @option_for(
     "fail_over",
     float | None,
@@ -79,7 +72,7 @@ def coverage(ctx: click.Context, /, name: str, options: CoverageOptions, **given
     Example:
       stillweb coverage shop
       stillweb coverage shop --seeds 20 --report out/coverage --misses misses.jsonl --fail-over 1%
-    """  # noqa: D301  click reads \b itself
+    """
     collection = Collection.open(given["root"], name)
     options = replace(options, level=given["level"] or default_level(given["backend"]))
     result, causes = asyncio.run(_measure(collection, options, given))
@@ -100,7 +93,7 @@ def default_level(backend: str = "native") -> str:
     build = browser_build()
     if build.kind == "headless-shell":
         return "exact"
-    stderr().print(f"level clock: {build.path} is not chromium-headless-shell", markup=False)
+    echo(f"level clock: {build.path} is not chromium-headless-shell", err=True)
     return "clock"
 
 
@@ -137,7 +130,7 @@ async def _measure(
 
             pictures = await take_pictures(client, result, causes, options.level)
             page = write_report(result, causes, pictures, given["report"])
-            stderr().print(f"report: {page}", markup=False, soft_wrap=True)
+            echo(f"report: {page}", err=True)
     return result, causes
 
 
@@ -162,12 +155,12 @@ def print_coverage(result: CoverageResult, causes: list[MissCause]) -> None:
     print_table(columns, rows, title=f"{result.collection}{' with --derived' if result.derived else ''}")
     closable = closable_rate(result, AvoidRules.of())
     if closable.tried != result.miss_rate().tried:
-        stderr().print(f"without controls that the recorder leaves alone: {closable}", markup=False)
+        echo(f"without controls that the recorder leaves alone: {closable}", err=True)
     if causes:
         shown = [(c.steps, c.method, c.template, c.control, c.command) for c in causes[:_CAUSES]]
         print_table(("#steps", "method", "URL template", "control", "command"), shown, title="causes")
     if len(causes) > _CAUSES:
-        stderr().print(f"and {len(causes) - _CAUSES} more causes; --json and --report list them all")
+        echo(f"and {len(causes) - _CAUSES} more causes; --json and --report list them all", err=True)
     for walk in result.walks:
         if walk.error:
-            stderr().print(f"{walk.agent} {walk.seed}: {walk.error}", markup=False)
+            echo(f"{walk.agent} {walk.seed}: {walk.error}", err=True)

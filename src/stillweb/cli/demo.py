@@ -28,7 +28,7 @@ from stillweb.cli.demo_site.pipeline import (
     run_episodes,
 )
 from stillweb.cli.extras import require_extra
-from stillweb.cli.options import json_option
+from stillweb.cli.options import FOLDER, json_option
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.seal import seal
 from stillweb.diff import DiffReport
@@ -69,7 +69,7 @@ class DemoResult:
 @click.command()
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     default=Path("out/demo"),
     show_default=True,
     help="Folder for all output; an earlier demo in it is replaced.",
@@ -93,7 +93,7 @@ def demo(ctx: click.Context, out: Path, episodes: int, as_json: bool) -> None:
     Example:
       stillweb demo
       stillweb demo --out /tmp/demo --episodes 16
-    """  # noqa: D301  click reads \b itself
+    """
     require_extra("record")
     _prepare_folder(out)
     outcome = asyncio.run(_run_pipeline(out, episodes, stderr()))

@@ -15,8 +15,10 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from stillweb.cli.console import echo, print_json, progress, stderr, stdout
+from stillweb.cli.console import echo, print_json, progress, stdout
 from stillweb.cli.options import (
+    FILE,
+    FOLDER,
     backend_options,
     certs_option,
     collections_option,
@@ -175,15 +177,8 @@ class Source:
 @click.argument("name")
 @click.argument("other", required=False)
 @backend_options
-@click.option(
-    "--report",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Write index.html and report.json into this folder.",
-)
-@click.option(
-    "--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML to this file."
-)
+@click.option("--report", "folder", type=FOLDER, help="Write index.html and report.json into this folder.")
+@click.option("--junit", type=FILE, help="Write JUnit XML to this file.")
 @click.option(
     "--fail-under",
     default="",
@@ -211,7 +206,7 @@ def diff(ctx: click.Context, /, name: str, other: str | None, options: DiffOptio
       stillweb diff shop
       stillweb diff shop --report out/shop --fail-under text=1,screenshot=1
       stillweb diff shop@20261101120000 shop
-    """  # noqa: D301  click reads \b itself
+    """
     collection = open_version(given["root"], other or name)
     gates = {} if other else read_settings(collection.path).gates
     options = replace(options, gates=parse_gates(given["fail_under"], gates))
@@ -233,7 +228,7 @@ def _write(report: DiffReport, given: dict[str, Any]) -> None:
         report.write_json(folder / "report.json")
         pack = report.about.get("environment_id", "")
         page = report.write_html(folder, latest_certificate(given["root"] / report.collection, pack))
-        stderr().print(f"report: {page}", markup=False, soft_wrap=True)
+        echo(f"report: {page}", err=True)
     if given["junit"]:
         from stillweb.diff.report.junit import write_junit  # rarely needed
 

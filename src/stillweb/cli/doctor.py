@@ -341,7 +341,7 @@ def doctor(ctx: click.Context, /, root: Path, certs_dir: Path, as_json: bool) ->
     Example:
       stillweb doctor
       stillweb doctor --json
-    """  # noqa: D301  click reads \b itself
+    """
     findings = list(examine(root, certs_dir))
     failed = any(each.status is HealthStatus.ERROR for each in findings)
     if as_json:

@@ -14,6 +14,8 @@ import click
 from stillweb.browser.profile import BEST_LEVEL, LEVEL
 from stillweb.cli.console import echo, print_json, print_table, progress, stderr
 from stillweb.cli.options import (
+    EXISTING,
+    EXISTING_FILE,
     collections_option,
     json_option,
     option_for,
@@ -45,7 +47,7 @@ from stillweb.options import Option
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("file", type=EXISTING_FILE)
 @sites_option
 @json_option
 def tasks(file: Path, sites: dict[str, str], as_json: bool) -> None:
@@ -57,7 +59,7 @@ def tasks(file: Path, sites: dict[str, str], as_json: bool) -> None:
     \b
     Example:
       stillweb env tasks test.raw.json --site SHOPPING=https://shop.example --site MAP=https://map.example
-    """  # noqa: D301
+    """
     loaded = load_tasks(file, sites=sites)
     rows = [
         {
@@ -88,7 +90,7 @@ def tasks(file: Path, sites: dict[str, str], as_json: bool) -> None:
         ),
     )
     counts = ", ".join(f"{count} need {what}" for what, count in sorted(needs.items()))
-    stderr().print(f"{len(rows)} tasks: {counts}", highlight=False)
+    echo(f"{len(rows)} tasks: {counts}", err=True)
 
 
 def _kinds(task: Task) -> set[str]:
@@ -116,21 +118,17 @@ def miniwob(name: str, seed: int, limit_ms: int | None, root: Path) -> None:
     \b
     Example:
       stillweb env miniwob games --seed 3 > games.tasks.json
-    """  # noqa: D301
+    """
     urls = [page.url for page in Collection.open(root, name).each_page()]
     print_json(native_file(miniwob_tasks(urls, collection=name, seed=seed, limit_ms=limit_ms)))
 
 
 @click.command()
-@click.argument("tasks", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False)
+@click.argument("tasks", type=EXISTING_FILE, required=False)
 @proxy_option
 @sites_option
 @click.option(
-    "--trace",
-    "traces",
-    multiple=True,
-    type=click.Path(path_type=Path, exists=True),
-    help="Trace or trajectory to run. Repeatable.",
+    "--trace", "traces", multiple=True, type=EXISTING, help="Trace or trajectory to run. Repeatable."
 )
 @options_from(CheckOptions)
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Check the first N tasks only.")
@@ -158,7 +156,7 @@ def check(
       stillweb env check tasks.yaml --proxy http://127.0.0.1:8080
       stillweb env check tasks.json --proxy http://127.0.0.1:8080 --quick --limit 20
       stillweb env check --trace trajectories/2f0c/ --proxy http://127.0.0.1:8080 --runs 10
-    """  # noqa: D301
+    """
     loaded = load_tasks(tasks, sites=sites)[: chosen["limit"]] if tasks else []
     traces = [Trace.load(path) for path in chosen["traces"]]
     if not loaded and not traces:
@@ -172,7 +170,7 @@ def check(
         print_json({**summary, "rows": [row.to_dict() for row in rows]})
     else:
         _print_rows(rows)
-        stderr().print(", ".join(f"{name} {count}" for name, count in summary.items()), highlight=False)
+        echo(", ".join(f"{name} {count}" for name, count in summary.items()), err=True)
     if summary["same"] < len(rows):
         sys.exit(1)
 
@@ -235,7 +233,7 @@ def _quick(loaded: list[Task], proxy: str, level: str, jobs: int, *, as_json: bo
         print_json({**summary, "rows": [row.to_dict() for row in rows]})
     else:
         _print_quick(rows)
-        stderr().print(", ".join(f"{name} {count}" for name, count in summary.items()), highlight=False)
+        echo(", ".join(f"{name} {count}" for name, count in summary.items()), err=True)
     if summary["infra_errors"] or summary["task_errors"]:
         sys.exit(1)
 
@@ -276,7 +274,7 @@ def env() -> None:
       stillweb replay shop &
       stillweb env check tasks.json --proxy http://127.0.0.1:8080
       stillweb env shell --proxy http://127.0.0.1:8080 --url https://shop.example/
-    """  # noqa: D301  click reads \b itself
+    """
 
 
 env.add_command(check)
@@ -300,7 +298,7 @@ def schema(of_tasks: bool, style: str) -> None:
     Example:
       stillweb env schema > action.schema.json
       stillweb env schema --style openai
-    """  # noqa: D301
+    """
     found = native_schema() if of_tasks else tool_schema(style)
     if isinstance(found, str):
         echo(found)
@@ -335,7 +333,7 @@ def shell(
     Example:
       stillweb env shell --proxy http://127.0.0.1:8080 --url https://shop.example/
       > {"action": "click", "bid": "a12"}
-    """  # noqa: D301
+    """
     environment = Env(proxy, collection, level=level, observe=chosen["observe"], options=options)
     asyncio.run(_shell(environment, url, chosen["seed"]))
 

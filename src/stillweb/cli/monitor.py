@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stillweb.cli.console import print_json, stderr, stdout
+from stillweb.cli.console import echo, print_json, stdout
 from stillweb.cli.options import json_option, key_options
 from stillweb.errors import PeerError, UsageError
 
@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
     from stillweb.server.monitor.status import SessionStatus, Status
 
-_COLOURS = {
-    "N": "dim",
-    "W": "yellow",
-    "F": "green",
-    "X": "red",
-}  # of session letters; running: blue
+_COLOURS = {"N": "dim", "W": "yellow", "F": "green", "X": "red"}  # of session letters; running: blue
 _RETRY_SECONDS = 1.0
 _SILENT_SECONDS = 30.0  # the server sends an event every 5 s
 
@@ -44,7 +39,7 @@ def monitor(url: str, api_keys: Mapping[str, str], once: bool, as_json: bool) ->
     Example:
       stillweb monitor http://127.0.0.1:7000
       stillweb monitor http://127.0.0.1:7000 --once --json
-    """  # noqa: D301  click reads \b itself
+    """
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"{url!r} is not the URL of a server", hint="such as http://127.0.0.1:7000")
     url, api_key = url.rstrip("/"), next(iter(api_keys.values()), "")
@@ -197,7 +192,7 @@ async def _watch(url: str, key: str) -> None:
 def _screen() -> Console:
     screen = stdout()
     if not screen.is_terminal:
-        stderr().print("stdout is not a terminal: use --once")
+        echo("stdout is not a terminal: use --once", err=True)
         raise click.exceptions.Exit(2)
     return screen
 

@@ -23,6 +23,12 @@ from stillweb.options import Option
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+EXISTING = click.Path(path_type=Path, exists=True)
+EXISTING_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+EXISTING_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+
 _PATHS: Mapping[str | None, dict[str, bool]] = {
     "file": {"dir_okay": False},
     "folder": {"file_okay": False},
@@ -201,7 +207,7 @@ def _folder_option(name: str, param: str, help_: str) -> Callable[[F], F]:
     return click.option(
         f"--{name}",
         param,
-        type=click.Path(path_type=Path, file_okay=False),
+        type=FOLDER,
         envvar=f"STILLWEB_{name.upper()}",
         default=Path(name),
         show_default=True,
@@ -278,7 +284,7 @@ def key_options(role: str, who: str) -> Callable[[F], F]:
         )(with_keys)
         decorated = click.option(
             f"--{role}-key-file",
-            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            type=EXISTING_FILE,
             help=f"File with the keys that {who}: KEY or NAME KEY on each line.",
         )(with_keys)
         return typing.cast(F, decorated)

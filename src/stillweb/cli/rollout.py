@@ -14,8 +14,17 @@ from typing import Any, Self
 import click
 
 from stillweb import __version__
-from stillweb.cli.console import Sectioned, print_json, print_table, progress, stderr, until_signal
-from stillweb.cli.options import certs_option, collections_option, json_option, options_from, sites_option
+from stillweb.cli.console import Sectioned, echo, print_json, print_table, progress, stderr, until_signal
+from stillweb.cli.options import (
+    EXISTING_FILE,
+    FILE,
+    FOLDER,
+    certs_option,
+    collections_option,
+    json_option,
+    options_from,
+    sites_option,
+)
 from stillweb.cli.replay.started import replayed_together
 from stillweb.collections.layout import Collection
 from stillweb.diff.certify.rates import rate
@@ -121,11 +130,10 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     for kind, rows in summary["groups"].items():
         print_groups(kind, rows)
     traffic = summary["traffic"]
-    stderr().print(
+    echo(
         f"{success_line(summary)}; {summary['steps']} steps, "
         f"{traffic['hits']} hits, {traffic['misses']} misses{_unrecorded(traffic)}",
-        highlight=False,
-        soft_wrap=True,
+        err=True,
     )
 
 
@@ -174,20 +182,20 @@ def agent_options_of(_: click.Context, __: click.Parameter, given: tuple[str, ..
 
 
 @click.command(cls=Sectioned, sections=SECTIONS)
-@click.option("--tasks", "file", required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False),
+@click.option("--tasks", "file", required=True, type=EXISTING_FILE,
               help="Task file: WARC-Bench, WebArena or stillweb's own.")  # fmt: skip
 @click.option("--agent", required=True, metavar="NAME",
               help="Agent: random, scripted:PATH, openai, or MODULE:NAME of your own.")  # fmt: skip
 @click.option("-o", "--agent-option", "agent_options", multiple=True, metavar="KEY=VALUE",
               callback=agent_options_of,
               help="Option of the agent (docs/how-to/rollout.md). Repeatable.")  # fmt: skip
-@click.option("--output", required=True, type=click.Path(path_type=Path, file_okay=False),
+@click.option("--output", required=True, type=FOLDER,
               help="Folder for results and trajectories.")  # fmt: skip
 @click.option("--task-ids", default="", callback=_listed, metavar="ID,...",
               help="Play only these tasks: ids, patterns (online.*), numbers, ranges (1,7-12).")  # fmt: skip
 @click.option("--sites", "only_sites", default="", callback=_listed, metavar="NAME,...",
               help="Play only tasks on these collections or hosts of start pages.")  # fmt: skip
-@click.option("--report", type=click.Path(path_type=Path, dir_okay=False),
+@click.option("--report", type=FILE,
               help="Write an HTML page: success by family, length and part, with pass@k.")  # fmt: skip
 @sites_option
 @options_from(BatchOptions)
@@ -225,7 +233,7 @@ def rollout(
       stillweb rollout --tasks tasks.yaml --agent openai -o model=qwen3-4b --output out \\
           -o base_url=http://127.0.0.1:8000/v1 --max-concurrent 16 --task-ids 'shop.*,7-12'
       stillweb rollout --tasks tasks.yaml --agent agents.mine:solver --output out --only-failed
-    """  # noqa: D301
+    """
     tasks = select_tasks(load_tasks(file, sites=given["sites"]), given["task_ids"], given["only_sites"])
     if not tasks:
         raise UsageError(f"{file} has no task", hint="stillweb env tasks FILE lists tasks")
@@ -259,7 +267,7 @@ async def _play(
 ) -> None:
     before = len(folder.results)
     if before:
-        stderr().print(f"{before} episodes in {folder.path} already ended", markup=False)
+        echo(f"{before} episodes in {folder.path} already ended", err=True)
     try:
         async with replayed_tasks(tasks, options.collection, given) as proxy:
             with RolloutProgress(given["success"]) as shown:

@@ -121,7 +121,7 @@ def run(
       stillweb run -- curl https://shop.example/
       stillweb run -c shop -- python agent.py
       stillweb run -c shop --direct 127.0.0.1,api.model.example -- node agent.mjs
-    """  # noqa: D301  click reads \b itself
+    """
     from stillweb.certs import CertAuthority
     from stillweb.collections.layout import Collection, list_collections
 

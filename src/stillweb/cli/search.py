@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from stillweb.cli.console import echo, print_json, progress, stderr
+from stillweb.cli.console import echo, print_json, progress
 from stillweb.cli.options import collections_option, json_option
 from stillweb.collections.layout import Collection
 from stillweb.collections.search import search as search_pages
@@ -31,7 +31,7 @@ def search(name: str, query: tuple[str, ...], limit: int, as_json: bool, root: P
     Example:
       stillweb search shop lamp brass
       stillweb search shop '"free shipping" lamp' --json
-    """  # noqa: D301  click reads \b itself
+    """
     collection = Collection.open(root, name)
     with progress() as bar:
         task = bar.add_task(f"index {name}", total=None, visible=False)
@@ -47,5 +47,5 @@ def search(name: str, query: tuple[str, ...], limit: int, as_json: bool, root: P
         for hit in hits:
             echo(f"{hit.title}\n  {hit.url}\n  {hit.snippet}\n")
     if not hits:
-        stderr().print(f"no page of {name} holds all words", markup=False)
+        echo(f"no page of {name} holds all words", err=True)
         raise click.exceptions.Exit(1)

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stillweb import clock
-from stillweb.cli.console import Sectioned, echo, on_signals, print_json, stderr
+from stillweb.cli.console import Sectioned, echo, on_signals, print_json
 from stillweb.cli.extras import require_extra
 from stillweb.cli.options import (
+    EXISTING_FILE,
     certs_option,
     collections_option,
     json_option,
@@ -61,7 +62,7 @@ _SECTIONS = {
 @click.option(
     "--tasks",
     multiple=True,
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=EXISTING_FILE,
     help="Task file; clients may name its tasks by identifier. Repeatable.",
 )
 @sites_option
@@ -110,7 +111,7 @@ def serve(sources: tuple[str, ...], options: ServeOptions, as_json: bool, **chos
       curl http://127.0.0.1:7000/v1/status
       stillweb serve --master --host 0.0.0.0 --api-key-file clients.keys --node-key-file nodes.keys
       stillweb serve shop --host 0.0.0.0 --node-key-file node.key --join http://master:7000
-    """  # noqa: D301  click reads \b itself
+    """
     from stillweb.replay.server.process import run
 
     require_extra("serve")
@@ -138,7 +139,7 @@ def serve(sources: tuple[str, ...], options: ServeOptions, as_json: bool, **chos
             _announce(server.url, url, used, bool(chosen["api_keys"]), as_json)
             await stopped.wait()
             running = len(server.engine.leases.held)
-            stderr().print(f"ending: waiting up to {options.drain_seconds:g} s for {running} leases")
+            echo(f"ending: waiting up to {options.drain_seconds:g} s for {running} leases", err=True)
 
     # asyncio's own loop: on uvloop every write to the pipe of a killed driver fails.
     asyncio.run(main())
@@ -173,7 +174,7 @@ async def _joined(server: RolloutServer, chosen: Mapping[str, Any]) -> AsyncIter
     reached = chosen["advertise"] or server.url
     key = next(iter(chosen["node_keys"].values()), "")
     async with joined(server.engine, chosen["join"].rstrip("/"), reached, key):
-        stderr().print(f"joined {chosen['join']} as {server.engine.options.node} at {reached}")
+        echo(f"joined {chosen['join']} as {server.engine.options.node} at {reached}", err=True)
         yield
 
 
@@ -203,7 +204,7 @@ async def _serve_master(chosen: Mapping[str, Any], as_json: bool) -> None:
         else:
             echo(f"{'listens':<10}{url}")
             echo(f"{'nodes':<10}stillweb serve NAME --join {url}")
-            stderr().print("Ctrl-C ends it")
+            echo("Ctrl-C ends it", err=True)
         await stopped.wait()
 
 
@@ -252,4 +253,4 @@ def _announce(url: str, replay: str, options: ServeOptions, keyed: bool, as_json
     }
     for name, value in rows.items():
         echo(f"{name:<10}{value}")
-    stderr().print("Ctrl-C ends it")
+    echo("Ctrl-C ends it", err=True)

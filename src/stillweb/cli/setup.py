@@ -13,6 +13,7 @@ import click
 
 from stillweb.browser.launch import find_browser
 from stillweb.cli.console import echo
+from stillweb.cli.options import FOLDER
 from stillweb.errors import ProgramNotFound, UsageError
 from stillweb.replay.pywb.process import PYWB_LOCK, default_folder
 
@@ -28,7 +29,7 @@ def setup() -> None:
     Example:
       stillweb setup browser
       stillweb setup pywb
-    """  # noqa: D301  click reads \b itself
+    """
 
 
 @setup.command()
@@ -38,7 +39,7 @@ def browser() -> None:
     \b
     Example:
       stillweb setup browser
-    """  # noqa: D301  click reads \b itself
+    """
     if _found_browser():
         return
     failures = [_run([sys.executable, "-m", "playwright", "install", "--with-deps", APT_PACKAGE])]
@@ -54,9 +55,7 @@ def browser() -> None:
 
 @setup.command()
 @click.option(
-    "--path",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the virtual environment.  [default: in your data folder]",
+    "--path", type=FOLDER, help="Folder of the virtual environment.  [default: in your data folder]"
 )
 def pywb(path: Path | None) -> None:
     """Install pywb into a separate virtual environment, from a lock file with hashes.
@@ -65,7 +64,7 @@ def pywb(path: Path | None) -> None:
     Example:
       stillweb setup pywb
       stillweb replay shop --backend pywb
-    """  # noqa: D301  click reads \b itself
+    """
     folder = path or default_folder()
     program = folder / "bin" / "wayback"
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").exists():

@@ -24,8 +24,10 @@ from stillweb.benchmarks import (
     paraphrase_tasks,
     prove_perturbed,
 )
-from stillweb.cli.console import echo, print_json, print_table, progress, stderr, until_signal
+from stillweb.cli.console import echo, print_json, print_table, progress, until_signal
 from stillweb.cli.options import (
+    EXISTING_FILE,
+    FILE,
     certs_option,
     collections_option,
     json_option,
@@ -53,17 +55,8 @@ def tasks() -> None:
 @tasks.command()
 @click.argument("name")
 @options_from(MakeOptions())
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="Task file to write (YAML).",
-)
-@click.option(
-    "--report",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write an HTML report with pictures of start and end to this file.",
-)
+@click.option("--out", type=FILE, required=True, help="Task file to write (YAML).")
+@click.option("--report", type=FILE, help="Write an HTML report with pictures of start and end to this file.")
 @click.option(
     "--paraphrase",
     metavar="URL",
@@ -86,7 +79,7 @@ def make(ctx: click.Context, /, name: str, options: MakeOptions, **given: Any) -
     Example:
       stillweb tasks make shop -n 200 --seed 7 --out tasks.yaml
       stillweb tasks make shop -n 50 --families report,form --out tasks.yaml --report tasks.html
-    """  # noqa: D301
+    """
     collection = Collection.open(given["root"], name)
     options = replace(options, pictures=given["report"] is not None)
     made = until_signal(_make(collection, options, given, partial(_write_tasks, given["out"])))
@@ -95,9 +88,7 @@ def make(ctx: click.Context, /, name: str, options: MakeOptions, **given: Any) -
         paraphrased = until_signal(paraphrase_tasks(tasks, given["paraphrase"], given["paraphrase_model"]))
         tasks = paraphrased.tasks
         rejected = ", ".join(f"{count} {why}" for why, count in sorted(paraphrased.rejected.items()))
-        stderr().print(
-            f"{paraphrased.accepted} paraphrases accepted; {rejected or 'none'} rejected", highlight=False
-        )
+        echo(f"{paraphrased.accepted} paraphrases accepted; {rejected or 'none'} rejected", err=True)
     _write_tasks(given["out"], tasks)
     if given["report"]:
         from stillweb.benchmarks.report import write_made_report  # jinja2 and Pillow are slow to import
@@ -116,10 +107,7 @@ def _write_tasks(path: Path, tasks: list[Task]) -> None:
 
 
 async def _make(
-    collection: Collection,
-    options: MakeOptions,
-    given: dict[str, Any],
-    write: Callable[[list[Task]], None],
+    collection: Collection, options: MakeOptions, given: dict[str, Any], write: Callable[[list[Task]], None]
 ) -> MadeTasks:
     with progress() as bar:
         task = bar.add_task(f"random walks on {collection.name}", total=options.n)
@@ -144,21 +132,17 @@ def _print_made(made: MadeTasks) -> None:
         rows.append((row["family"], row["tried"], row["made"], row["train"], row["test"], seconds, dropped))
     columns = ("family", "#candidates", "#made", "#train", "#test", "#seconds a task", "dropped by")
     print_table(columns, rows, title=made.collection)
-    stderr().print(
+    echo(
         f"{len(made.made)} tasks from {made.pages} pages in {made.seconds:.0f} s, "
         f"{made.walk_seconds:.0f} s of it for random walks",
-        highlight=False,
+        err=True,
     )
 
 
 @tasks.command()
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("file", type=EXISTING_FILE)
 @options_from(AuditOptions())
-@click.option(
-    "--report",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write an HTML report to this file.",
-)
+@click.option("--report", type=FILE, help="Write an HTML report to this file.")
 @click.option(
     "--proxy",
     default="",
@@ -181,7 +165,7 @@ def audit(ctx: click.Context, /, file: Path, options: AuditOptions, **given: Any
     Example:
       stillweb tasks audit tasks.yaml
       stillweb tasks audit warc_bench_public.json --report audit.html --json
-    """  # noqa: D301
+    """
     found = load_tasks(file, sites=given["sites"])
     if not found:
         raise UsageError(f"{file} has no task", hint="stillweb env tasks FILE lists tasks")
@@ -215,21 +199,17 @@ def _print_audit(report: AuditReport) -> None:
         (row["severity"], row["kind"], row["tasks"], ", ".join(row["examples"])) for row in report.kinds()
     ]
     print_table(("severity", "finding", "#tasks", "examples"), rows, title=report.source)
-    stderr().print(
+    echo(
         f"{report.played} of {report.tasks} tasks played, {len(report.errors)} with errors, "
         f"{report.seconds:.0f} s",
-        highlight=False,
+        err=True,
     )
 
 
 @tasks.command()
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("file", type=EXISTING_FILE)
 @options_from(PerturbedOptions())
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the tasks that are still solvable to this file (YAML).",
-)
+@click.option("--out", type=FILE, help="Write the tasks that are still solvable to this file (YAML).")
 @json_option
 @collections_option
 @certs_option
@@ -243,7 +223,7 @@ def perturb(ctx: click.Context, /, file: Path, options: PerturbedOptions, **give
     \b
     Example:
       stillweb tasks perturb tasks.yaml --perturb content=0.5,faults=0.5 --perturb-seed 3 --out solvable.yaml
-    """  # noqa: D301
+    """
     found = load_tasks(file)
     held = [each for each in list_collections(given["root"]) if each.name in {t.collection for t in found}]
     if not held:
@@ -264,17 +244,14 @@ def perturb(ctx: click.Context, /, file: Path, options: PerturbedOptions, **give
             [(row["task"], row["trouble"]) for row in rows if row["trouble"]],
             title=str(file),
         )
-        stderr().print(f"{len(solvable)} of {len(proved)} tasks are solvable", highlight=False)
+        echo(f"{len(solvable)} of {len(proved)} tasks are solvable", err=True)
     ctx.exit(0 if solvable else 1)
 
 
 async def _perturbed(
     held: list[Collection], found: list[Task], options: PerturbedOptions, given: dict[str, Any]
 ) -> list[PerturbedTask]:
-    async with (
-        replayed_together(held, given["certs_dir"]) as url,
-        ReplayClient(url) as client,
-    ):
+    async with replayed_together(held, given["certs_dir"]) as url, ReplayClient(url) as client:
         return await prove_perturbed(client, found, options)
 
 
@@ -302,7 +279,7 @@ def request(
     Example:
       stillweb tasks request shop
       stillweb tasks request shop --from 3 --field product_id --any note
-    """  # noqa: D301
+    """
     writes = _writes(chosen["root"], name)
     if source is None:
         _print_writes(writes, chosen["as_json"])
@@ -345,7 +322,7 @@ def _print_writes(writes: list[WriteRequest], as_json: bool) -> None:
         ("#", "method", "url", "fields"),
         ((str(row["number"]), row["method"], row["url"], " ".join(row["fields"])) for row in rows),
     )
-    stderr().print(f"{len(rows)} writes", highlight=False)
+    echo(f"{len(rows)} writes", err=True)
 
 
 def _chosen(writes: list[WriteRequest], source: str, name: str) -> int:

@@ -16,8 +16,8 @@ import click
 
 from stillweb.cli import LazyGroup
 from stillweb.cli.collections.redactions import print_redactions
-from stillweb.cli.console import echo, print_json, print_table, progress, stderr
-from stillweb.cli.options import collections_option, json_option
+from stillweb.cli.console import echo, print_json, print_table, progress
+from stillweb.cli.options import FILE, collections_option, json_option
 from stillweb.collections.amends import read_amends
 from stillweb.collections.check import check as check_collection
 from stillweb.collections.check import repair as repair_collection
@@ -55,7 +55,7 @@ def collections() -> None:
     Example:
       stillweb collections import site.wacz -c site
       stillweb collections check site
-    """  # noqa: D301  click reads \b itself
+    """
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def import_(files: tuple[Path, ...], name: str, append: bool, as_json: bool, roo
     \b
     Example:
       stillweb collections import crawl.wacz extra.warc.gz -c site
-    """  # noqa: D301
+    """
     with _file_bar() as advance:
         report = import_files(files, root, name, append=append, on_progress=advance)
     if as_json:
@@ -96,9 +96,9 @@ def import_(files: tuple[Path, ...], name: str, append: bool, as_json: bool, roo
     )
     if len(imported) > _FILES_SHOWN:
         left = len(imported) - _FILES_SHOWN
-        stderr().print(f"and {left} more files: --json lists all of them", markup=False)
+        echo(f"and {left} more files: --json lists all of them", err=True)
     if skipped := len(report.files) - len(imported):
-        stderr().print(f"{skipped} files of other kinds skipped", markup=False)
+        echo(f"{skipped} files of other kinds skipped", err=True)
     _print_defects(list(report.defects))
 
 
@@ -114,11 +114,10 @@ def _summary(defects: tuple[Defect, ...] | list[Defect]) -> str:
 def _print_defects(defects: list[Defect]) -> None:
     """Print the most severe defects to stderr."""
     order = list(Severity)
-    console = stderr()
     for defect in sorted(defects, key=lambda each: order.index(each.severity))[:_SHOWN]:
-        console.print(str(defect), markup=False, soft_wrap=True)
+        echo(defect, err=True)
     if len(defects) > _SHOWN:
-        console.print(f"and {len(defects) - _SHOWN} more: --json lists all of them", markup=False)
+        echo(f"and {len(defects) - _SHOWN} more: --json lists all of them", err=True)
 
 
 @collections.command("list")
@@ -135,7 +134,7 @@ def list_(urls: bool, match: str, as_json: bool, root: Path) -> None:
     Example:
       stillweb collections list --json
       stillweb collections list --urls --match 'https://shop.example/*'
-    """  # noqa: D301
+    """
     if match and not urls:
         raise UsageError("--match requires --urls", hint="add --urls")
     if urls:
@@ -146,11 +145,7 @@ def list_(urls: bool, match: str, as_json: bool, root: Path) -> None:
         print_json(rows)
         return
     if not rows:
-        stderr().print(
-            f"no collection in {root}; next: stillweb collections import FILE... -c NAME",
-            markup=False,
-            soft_wrap=True,
-        )
+        echo(f"no collection in {root}; next: stillweb collections import FILE... -c NAME", err=True)
         return
     columns = ["name", "#captures", "#pages", "#bytes", "recorded_at", "state", "sealed"]
     print_table(columns, [[row[column.lstrip("#")] for column in columns] for row in rows])
@@ -192,7 +187,7 @@ def show(name: str, url: str | None, as_json: bool, root: Path, *, body: bool, *
       stillweb collections show site https://site.example/app.js --body
       stillweb collections show site --captures --json
       stillweb collections show site --volatile
-    """  # noqa: D301
+    """
     collection = Collection.open(root, name)
     if body and not url:
         raise UsageError("--body requires a URL", hint=f"stillweb collections show {name} URL --body")
@@ -330,10 +325,7 @@ def _print_capture(shown: dict[str, Any]) -> None:
 @collections.command("check")
 @click.argument("name")
 @click.option(
-    "--repair",
-    "do_repair",
-    is_flag=True,
-    help="Repair what is possible; damaged files move to damaged/.",
+    "--repair", "do_repair", is_flag=True, help="Repair what is possible; damaged files move to damaged/."
 )
 @json_option
 @collections_option
@@ -343,14 +335,14 @@ def check(name: str, do_repair: bool, as_json: bool, root: Path) -> None:
     \b
     Example:
       stillweb collections check site --repair
-    """  # noqa: D301
+    """
     collection = Collection.open(root, name)
     repaired = []
     if do_repair:
         with locked(collection):  # a file that is being written looks truncated
             repaired = repair_collection(collection)
     for line in repaired:
-        stderr().print(f"repaired {line}", markup=False, soft_wrap=True)
+        echo(f"repaired {line}", err=True)
     with _file_bar() as advance:
         defects = check_collection(collection, advance)
     if as_json:
@@ -359,7 +351,7 @@ def check(name: str, do_repair: bool, as_json: bool, root: Path) -> None:
         for defect in defects:
             echo(f"{defect}{f'  [{defect.repair}]' if defect.repair else ''}")
         if not defects:
-            stderr().print(f"{name}: no defects", markup=False)
+            echo(f"{name}: no defects", err=True)
     errors = [each for each in defects if each.severity is Severity.ERROR]
     if errors:
         raise CollectionError(
@@ -377,7 +369,7 @@ def seal(names: tuple[str, ...], as_json: bool, root: Path) -> None:
     \b
     Example:
       stillweb collections seal site
-    """  # noqa: D301
+    """
     rows = []
     for name in names:
         collection = Collection.open(root, name)
@@ -386,7 +378,7 @@ def seal(names: tuple[str, ...], as_json: bool, root: Path) -> None:
             info = seal_collection(collection, on_progress=partial(_sealed, advance, name, total))
         rows.append({"name": name, **asdict(info)})
         for warning in info.warnings[:_SHOWN]:
-            stderr().print(warning, markup=False, soft_wrap=True)
+            echo(warning, err=True)
     if as_json:
         print_json(rows)
         return
@@ -400,12 +392,7 @@ def _sealed(advance: Callable[[str, int, int], None], name: str, total: int, cou
 
 @collections.command("export")
 @click.argument("name")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File to write.  [default: NAME.wacz in the working folder]",
-)
+@click.option("-o", "--output", type=FILE, help="File to write.  [default: NAME.wacz in the working folder]")
 @collections_option
 def export(name: str, output: Path | None, root: Path) -> None:
     """Write a collection as WACZ 1.1.1, or as HAR 1.2 (FILE.har); equal collections give equal bytes.
@@ -414,7 +401,7 @@ def export(name: str, output: Path | None, root: Path) -> None:
     Example:
       stillweb collections export site -o site.wacz
       stillweb collections export site -o site.har
-    """  # noqa: D301
+    """
     echo(export_collection(Collection.open(root, name), output or Path(f"{name}.wacz")))
 
 
@@ -431,7 +418,7 @@ def keep(name: str, version: str, root: Path) -> None:
     Example:
       stillweb collections keep shop before-launch
       stillweb diff shop@before-launch shop
-    """  # noqa: D301  click reads \b itself
+    """
     stored = keep_version(Collection.open(root, name), version)
     echo(f"{name}@{stored.name}")
 
@@ -448,7 +435,7 @@ def rm(names: tuple[str, ...], yes: bool, root: Path) -> None:
     \b
     Example:
       stillweb collections rm old-site --yes
-    """  # noqa: D301
+    """
     found = [Collection.open(root, name) for name in names]
     if not yes:
         paths = ", ".join(str(each.path) for each in found)

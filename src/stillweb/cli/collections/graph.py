@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from stillweb.cli.console import echo, print_json, print_table
-from stillweb.cli.options import collections_option, json_option
+from stillweb.cli.options import FILE, collections_option, json_option
 from stillweb.collections.graph import StateGraph, graph_of
 from stillweb.collections.graphpicture import picture
 from stillweb.collections.layout import Collection
@@ -17,9 +17,7 @@ from stillweb.collections.manifest import write_atomically
 
 @click.command("graph")
 @click.argument("name")
-@click.option(
-    "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture to this HTML file."
-)
+@click.option("--html", type=FILE, help="Write a picture to this HTML file.")
 @json_option
 @collections_option
 def graph(name: str, html: Path | None, **given: Any) -> None:
@@ -32,7 +30,7 @@ def graph(name: str, html: Path | None, **given: Any) -> None:
     Example:
       stillweb collections graph shop
       stillweb collections graph shop --html shop-states.html
-    """  # noqa: D301  click reads \b itself
+    """
     found = graph_of(Collection.open(given["root"], name))
     if html is not None:
         write_atomically(html, picture(found).encode("utf-8"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from stillweb.cli.console import print_json, print_table, stderr
+from stillweb.cli.console import echo, print_json, print_table
 from stillweb.cli.options import collections_option, json_option
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import Learned, learn_within, merge, read_rules, write_rules
@@ -37,7 +37,7 @@ def learn(name: str, other: str | None, dry_run: bool, as_json: bool, root: Path
       stillweb record crawl https://site.example/ -c again --limit 25 --seed 2
       stillweb collections learn site --with again
       stillweb collections learn old-archive --dry-run
-    """  # noqa: D301  click reads \b itself
+    """
     if other == name:
         raise UsageError(
             "--with names the same collection: compare it with another recording",
@@ -56,7 +56,7 @@ def learn(name: str, other: str | None, dry_run: bool, as_json: bool, root: Path
     print_table(_COLUMNS, map(_row, found.rules), title=_summary(name, other, found))
     _print_notes(found, name, written=written)
     if other and collection.manifest().seed == Collection.open(root, other).manifest().seed:
-        stderr().print("both recordings have the same --seed: random values did not differ", markup=False)
+        echo("both recordings have the same --seed: random values did not differ", err=True)
 
 
 def print_volatile(collection: Collection, *, as_json: bool) -> None:
@@ -88,15 +88,14 @@ def _summary(name: str, other: str | None, found: Learned) -> str:
 
 
 def _print_notes(found: Learned, name: str, *, written: bool) -> None:
-    console = stderr()
     for each in found.rejected[:_SHOWN]:
         place = f"{each.where} {each.name or '(bare)'} of {each.host}{each.path}"
-        console.print(f"not learned: {place}: {each.why}", markup=False, soft_wrap=True)
+        echo(f"not learned: {place}: {each.why}", err=True)
     if len(found.rejected) > _SHOWN:
         more = len(found.rejected) - _SHOWN
-        console.print(f"and {more} more: --json lists all of them", markup=False)
+        echo(f"and {more} more: --json lists all of them", err=True)
     if found.response_headers:
         fields = ", ".join(f"{field} {count}" for field, count in found.response_headers)
-        console.print(f"volatile response fields (no key depends on them): {fields}", markup=False)
+        echo(f"volatile response fields (no key depends on them): {fields}", err=True)
     if written:
-        console.print(f"rules written; next: stillweb collections seal {name}", markup=False)
+        echo(f"rules written; next: stillweb collections seal {name}", err=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from stillweb.cli.console import echo, print_json, progress, stderr
-from stillweb.cli.options import collections_option, json_option
+from stillweb.cli.console import echo, print_json, progress
+from stillweb.cli.options import FOLDER, collections_option, json_option
 from stillweb.cli.replay.started import seal_shown
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.cache import PackStore, place
@@ -35,7 +35,7 @@ def push(name: str, url: str, again: bool, as_json: bool, root: Path) -> None:
     \b
     Example:
       stillweb collections push shop s3://bucket/packs
-    """  # noqa: D301
+    """
     collection = Collection.open(root, name)
     seal_shown(collection)
     with _bar(f"push {name}") as advance:
@@ -43,9 +43,7 @@ def push(name: str, url: str, again: bool, as_json: bool, root: Path) -> None:
     if as_json:
         print_json({"name": name, **asdict(pushed)})
         return
-    stderr().print(
-        f"{name}: {'written' if pushed.written else 'already present'}: {pushed.url}", markup=False
-    )
+    echo(f"{name}: {'written' if pushed.written else 'already present'}: {pushed.url}", err=True)
     echo(pushed.environment_id)
 
 
@@ -55,7 +53,7 @@ def push(name: str, url: str, again: bool, as_json: bool, root: Path) -> None:
 @click.option("-c", "--collection", "name", help="Local name of the collection.  [default: NAME, or ID]")
 @click.option(
     "--store",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     envvar="STILLWEB_PACK_STORE",
     help="Folder of downloaded packs.  [default: in the user's cache folder]",
 )
@@ -75,7 +73,7 @@ def pull(which: str, url: str, root: Path, as_json: bool, name: str | None, **st
     Example:
       stillweb collections pull shop s3://bucket/packs
       stillweb replay shop
-    """  # noqa: D301
+    """
     remote = PackRemote(url)
     environment_id = which if is_identifier(which) else remote.find(which)
     packs = PackStore(store["store"], gib=store["store_gib"])
@@ -88,7 +86,7 @@ def pull(which: str, url: str, root: Path, as_json: bool, name: str | None, **st
         print_json({"name": collection.name, "environment_id": environment_id, "path": str(collection.path)})
         return
     echo(environment_id)
-    stderr().print(f"next: stillweb replay {collection.name}", markup=False)
+    echo(f"next: stillweb replay {collection.name}", err=True)
 
 
 @contextmanager

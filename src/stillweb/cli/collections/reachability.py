@@ -44,7 +44,7 @@ def reachability(ctx: click.Context, /, name: str, **given: Any) -> None:
     Example:
       stillweb collections reachability site
       stillweb collections reachability site --verify --limit 50
-    """  # noqa: D301  click reads \b itself
+    """
     collection = Collection.open(given["root"], name)
     if not (collection.path / FILE).exists():
         raise CollectionError(

@@ -9,18 +9,18 @@ from typing import Any
 import click
 
 from stillweb.cli.console import echo, print_json, print_table
-from stillweb.cli.options import json_option
+from stillweb.cli.options import EXISTING_FOLDER, FILE, json_option
 from stillweb.trainers.batch.compare import compare as compare_results
 from stillweb.trainers.batch.compare import write_comparison
 from stillweb.trainers.batch.folder import results_in
 
-_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+_FOLDER = EXISTING_FOLDER
 
 
 @click.command()
-@click.argument("before", type=_FOLDER)
-@click.argument("after", type=_FOLDER)
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write an HTML page.")
+@click.argument("before", type=EXISTING_FOLDER)
+@click.argument("after", type=EXISTING_FOLDER)
+@click.option("--html", type=FILE, help="Write an HTML page.")
 @click.option("--success", type=float, default=1.0, show_default=True,
               help="Minimum reward of a successful episode.")  # fmt: skip
 @json_option
@@ -34,7 +34,7 @@ def compare(before: Path, after: Path, html: Path | None, success: float, as_jso
     \b
     Example:
       stillweb compare out/base out/trained --html compare.html
-    """  # noqa: D301  click reads \b itself
+    """
     found = compare_results(results_in(before), results_in(after), success=success)
     if html:
         write_comparison(found, (str(before), str(after)), html)

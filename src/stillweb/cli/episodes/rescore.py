@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from stillweb.cli.console import print_json, print_table, stderr
-from stillweb.cli.options import json_option, sites_option
+from stillweb.cli.console import echo, print_json, print_table
+from stillweb.cli.options import EXISTING, EXISTING_FILE, json_option, sites_option
 from stillweb.env import load_tasks
 from stillweb.env.trajectories.rescore import Rescored, rescore_all
 from stillweb.env.trajectories.trajectory import trajectories_in
@@ -17,11 +17,11 @@ from stillweb.errors import UsageError
 
 
 @click.command()
-@click.argument("trajectories", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.argument("trajectories", nargs=-1, required=True, type=EXISTING)
 @click.option(
     "--tasks",
     "file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=EXISTING_FILE,
     help="Task file to score by, instead of the tasks in the trajectories.",
 )
 @sites_option
@@ -38,7 +38,7 @@ def rescore(trajectories: tuple[Path, ...], file: Path | None, sites: dict[str, 
     Example:
       stillweb rescore trajectories/
       stillweb rescore trajectories/ --tasks corrected.yaml --json
-    """  # noqa: D301
+    """
     paths = [path for each in trajectories for path in trajectories_in(each)]
     if not paths:
         raise UsageError(
@@ -52,7 +52,7 @@ def rescore(trajectories: tuple[Path, ...], file: Path | None, sites: dict[str, 
     else:
         _print_rows(rows)
         counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-        stderr().print(f"{len(rows)} trajectories: {counts}", highlight=False)
+        echo(f"{len(rows)} trajectories: {counts}", err=True)
     if outcomes["other"] or outcomes["unknown"] or outcomes["unreadable"]:
         sys.exit(1)
 

@@ -7,24 +7,19 @@ from pathlib import Path
 
 import click
 
-from stillweb.cli.console import echo, on_signals, print_json, stderr
-from stillweb.cli.options import json_option
+from stillweb.cli.console import echo, on_signals, print_json
+from stillweb.cli.options import EXISTING_FOLDER, FILE, json_option
 from stillweb.errors import UsageError
 
 _PAIR = 2
 
 
 @click.command("view")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("folder", metavar="DIR", type=EXISTING_FOLDER)
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="Port of the page.  [default: a free one]"
 )
-@click.option(
-    "--export",
-    "target",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the chosen episode as one HTML file, and end.",
-)
+@click.option("--export", "target", type=FILE, help="Write the chosen episode as one HTML file, and end.")
 @click.option(
     "--episode",
     "episodes",
@@ -45,7 +40,7 @@ def view(folder: Path, port: int, target: Path | None, episodes: tuple[str, ...]
       stillweb view out/run
       stillweb view out/run --episode tasks/cheapest/0 --export episode.html
       stillweb view out/run --episode tasks/cheapest/0 --episode tasks/cheapest/1 --export two.html
-    """  # noqa: D301  click reads \b itself
+    """
     if target is not None:
         _export(folder, target, episodes)
         return
@@ -65,7 +60,7 @@ async def _serve(folder: Path, port: int, as_json: bool) -> None:
             print_json({"url": url})
         else:
             echo(url)
-            stderr().print("Ctrl-C ends it")
+            echo("Ctrl-C ends it", err=True)
         await stopped.wait()
 
 

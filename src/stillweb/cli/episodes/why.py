@@ -11,8 +11,16 @@ from typing import Any
 import click
 
 from stillweb import __version__
-from stillweb.cli.console import Sectioned, echo, print_json, print_table, stderr, until_signal
-from stillweb.cli.options import certs_option, collections_option, json_option, options_from
+from stillweb.cli.console import Sectioned, echo, print_json, print_table, until_signal
+from stillweb.cli.options import (
+    EXISTING,
+    FILE,
+    FOLDER,
+    certs_option,
+    collections_option,
+    json_option,
+    options_from,
+)
 from stillweb.cli.rollout import RolloutProgress, agent_options_of, replayed_tasks
 from stillweb.env import Trajectory
 from stillweb.env.vector.rollout import Agent
@@ -32,20 +40,20 @@ _CHOSEN = ("max_concurrent", "retry", "max_steps", "browsers", "perturb", "pertu
 
 
 @click.command(cls=Sectioned, sections=SECTIONS)
-@click.argument("episode", type=click.Path(path_type=Path, exists=True))
+@click.argument("episode", type=EXISTING)
 @click.option("--agent", required=True, metavar="NAME",
               help="Agent that plays on: random, scripted:PATH, openai, or your MODULE:NAME.")  # fmt: skip
 @click.option("-o", "--agent-option", "agent_options", multiple=True, metavar="KEY=VALUE",
               callback=agent_options_of,
               help="Option of the agent (docs/how-to/rollout.md). Repeatable.")  # fmt: skip
-@click.option("--output", required=True, type=click.Path(path_type=Path, file_okay=False),
+@click.option("--output", required=True, type=FOLDER,
               help="Folder for the forks and their result, why.json.")  # fmt: skip
 @click.option("-k", "--forks", type=click.IntRange(1), default=8, show_default=True,
               help="Forks at each step.")  # fmt: skip
 @click.option("--budget", type=click.IntRange(1), default=None, metavar="N",
               help="Maximum number of forks; --forks is reduced to fit.")  # fmt: skip
 @click.option("--resume", is_flag=True, help="Continue in the folder: play the missing forks.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False),
+@click.option("--html", type=FILE,
               help="Write an HTML page with a chart of the success by step.")  # fmt: skip
 @click.option("--success", type=float, default=1.0, show_default=True, help="Minimum reward of a success.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the agent.")
@@ -67,7 +75,7 @@ def why(episode: Path, output: Path, options: BatchOptions, html: Path | None, *
     Example:
       stillweb why out/tasks/cheapest/0 --agent scripted:solutions --output out/why --html why.html
       stillweb why out/tasks/cheapest/0 --agent openai -o model=qwen3-4b -k 16 --budget 200 --output out/why
-    """  # noqa: D301  click reads \b itself
+    """
     trajectory = Trajectory.load(episode)
     forks = EpisodeForks.of(trajectory)
     options = _options(forks, options, given["forks"], given["budget"])
@@ -124,9 +132,7 @@ def _print(explained: Mapping[str, Any]) -> None:
     print_table(
         ("step", "action", "#success", "95%", "#value", "#change", "#forks"), map(_row, explained["states"])
     )
-    stderr().print(
-        f"{explained['forks']} forks, {explained['without_reward']} without a reward", highlight=False
-    )
+    echo(f"{explained['forks']} forks, {explained['without_reward']} without a reward", err=True)
     echo(explained["verdict"])
 
 

@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stillweb.certs import CertAuthority
-from stillweb.cli.console import echo, print_json, print_table, progress, stderr, until_signal
-from stillweb.cli.options import certs_option, collections_option, json_option, options_from
-from stillweb.cli.record.login import login_of, login_options
-from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, is_given
-from stillweb.collections.layout import Collection
+from stillweb.cli.console import echo, print_json, print_table, progress, until_signal
+from stillweb.cli.options import options_from
+from stillweb.cli.record.shared import LISTENING, Addition, addition_options, is_given
 from stillweb.record.amend.amend import AmendOptions, AmendReport, FetchOutcome
 from stillweb.record.amend.amend import amend as amend_collection
 from stillweb.record.amend.input import read_wanted
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
 
 
 @click.command("amend")
-@click.argument("name")
 @click.option(
     "--misses",
     "source",
@@ -39,10 +35,7 @@ if TYPE_CHECKING:
     help="Requests to fetch: output of `replay misses --out`, a HAR, or a list of URLs; - for stdin.",
 )
 @options_from(AmendOptions, without=LISTENING)
-@login_options
-@collections_option
-@certs_option
-@json_option
+@addition_options
 @click.pass_context
 def amend(ctx: click.Context, /, name: str, options: AmendOptions, **given: Any) -> None:
     """Fetch the misses of a replay into a collection, as a new version of it.
@@ -57,23 +50,21 @@ def amend(ctx: click.Context, /, name: str, options: AmendOptions, **given: Any)
       stillweb replay misses runs/*.jsonl --unexplained --out misses.jsonl
       stillweb record amend shop --misses misses.jsonl
       echo https://shop.example/sale | stillweb record amend shop --misses -
-    """  # noqa: D301  click reads \b itself
-    collection = Collection.open(given["root"], name)
+    """
+    addition = Addition.of(name, options.record, given)
+    defaults = addition.defaults
     misses, others = _of(name, _wanted(given["source"]))
     if others:
         names = ", ".join(sorted(others))
-        stderr().print(f"{others.total()} misses belong to other collections: {names}", markup=False)
-    defaults = crawl_defaults(collection)
+        echo(f"{others.total()} misses belong to other collections: {names}", err=True)
     page_timeout, retries = options.page_timeout, options.retries
     options = replace(
         options,
-        login=login_of(collection, given, defaults),
-        record=defaults.record_options(options.record),
+        login=addition.login,
+        record=addition.record,
         page_timeout=page_timeout if is_given("page_timeout") else defaults.page_timeout or page_timeout,
         retries=retries if is_given("retries") or defaults.retries is None else defaults.retries,
     )
-    check_record_options(options.record)
-    ca = CertAuthority.load_or_init(given["certs_dir"])
     with progress() as bar:
         task = bar.add_task("fetching", total=None)
 
@@ -83,7 +74,7 @@ def amend(ctx: click.Context, /, name: str, options: AmendOptions, **given: Any)
             bar.update(task, total=done + left, description=f"{outcome.outcome}: {outcome.url[:60]}")
 
         try:
-            report = until_signal(amend_collection(collection, misses, ca, options, show))
+            report = until_signal(amend_collection(addition.collection, misses, addition.ca, options, show))
         except click.Abort:
             bar.console.print("fetched answers are stored; the same command continues", markup=False)
             raise

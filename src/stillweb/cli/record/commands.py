@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from stillweb.certs import CertAuthority
 from stillweb.cli import LazyGroup
-from stillweb.cli.console import Sectioned, echo, print_json, stderr, until_signal
+from stillweb.cli.console import Sectioned, echo, print_json, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, option_names, options_from
 from stillweb.cli.record.explore import (
     EXPLORING,
@@ -105,7 +105,7 @@ def crawl_by_browsertrix(
     if given["dry_run"]:
         planned = plan(job)
         for note in planned.notes:
-            stderr().print(f"note: {note}", markup=False, soft_wrap=True)
+            echo(f"note: {note}", err=True)
         echo(f"{shlex.join(planned.call)}\n\n# config.yaml\n{planned.yaml}", nl=False)
         return
     crawl = BrowsertrixCrawl(job)
@@ -171,12 +171,11 @@ def print_twice(name: str, twice: Twice) -> None:
     echo(f"{name}: {len(learned.rules)} rules learned from {twice.pages} pages recorded twice")
     for rule in learned.rules:
         echo(f"  {rule.where} {rule.name or '(bare)'} of {rule.host}{rule.path}: {rule.shape}")
-    console = stderr()
     for each in learned.rejected[:_SHOWN]:
         place = f"{each.where} {each.name or '(bare)'} of {each.host}{each.path}"
-        console.print(f"not learned: {place}: {each.why}", markup=False, soft_wrap=True)
+        echo(f"not learned: {place}: {each.why}", err=True)
     for url, why in twice.failed.items():
-        console.print(f"not recorded again: {url}: {why}", markup=False, soft_wrap=True)
+        echo(f"not recorded again: {url}: {why}", err=True)
     if twice.kept:
         echo(f"the second recording: {twice.kept}")
 
@@ -193,7 +192,7 @@ def record() -> None:
     \b
     Example:
       stillweb record crawl https://site.example/ -c site --limit 25
-    """  # noqa: D301  click reads \b itself
+    """
 
 
 record.add_command(login)
@@ -258,7 +257,7 @@ def crawl(
       stillweb record crawl https://site.example/ -c site --limit 25
       stillweb record crawl https://docs.test/ -c docs --resolve '*.test=127.0.0.1:8443'
       stillweb record crawl https://site.example/ -c site --time-limit 2h --robots --rate 30 --sitemap
-    """  # noqa: D301  click reads \b itself
+    """
     if not given["urls"]:
         raise UsageError(
             "no URL to start from", hint="if --sitemap consumed it, write --sitemap=URL, or --sitemap last"

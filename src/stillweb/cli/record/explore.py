@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
@@ -11,9 +10,8 @@ import click
 
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import echo, print_json, progress, until_signal
-from stillweb.cli.options import certs_option, collections_option, json_option, option_names, options_from
-from stillweb.cli.record.login import login_of, login_options
-from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, scope_of
+from stillweb.cli.options import option_names, options_from
+from stillweb.cli.record.shared import LISTENING, Addition, addition_options, reach_options, skip_option
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
 from stillweb.record.crawl.scope import Scope
@@ -34,26 +32,6 @@ def explore_options(command: F) -> F:
     return options_from(ExploreOptions(1), "exploring", without=_NOT_AFTER_A_CRAWL)(skip_option(command))
 
 
-def skip_option(command: F) -> F:
-    """Add `--explore-skip`, passed on as `explore_skip`."""
-    return click.option(
-        "--explore-skip",
-        multiple=True,
-        metavar="RE",
-        callback=_patterns,
-        help="Do not use controls whose name or address matches this regular expression. Repeatable.",
-    )(command)
-
-
-def _patterns(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    for pattern in given:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise click.BadParameter(f"{pattern!r} is not a regular expression: {error}") from error
-    return given
-
-
 def explore_from(options: ExploreOptions, skip: Sequence[str], **known: Any) -> ExploreOptions:
     """Return the options with the controls to avoid.
 
@@ -66,14 +44,9 @@ def explore_from(options: ExploreOptions, skip: Sequence[str], **known: Any) -> 
 
 
 @click.command("explore")
-@click.argument("name")
 @options_from(ExploreOptions(200), without=LISTENING)
-@skip_option
-@options_from(CrawlOptions, "reach", only=("scope", "include", "exclude"))
-@login_options
-@collections_option
-@certs_option
-@json_option
+@reach_options
+@addition_options
 def explore(name: str, options: ExploreOptions, reach: CrawlOptions, **given: Any) -> None:
     """Try the actions that an agent can take on the pages of a collection, and record the requests.
 
@@ -85,15 +58,10 @@ def explore(name: str, options: ExploreOptions, reach: CrawlOptions, **given: An
     Example:
       stillweb record crawl https://site.example/ -c site --limit 25 --explore 300
       stillweb record explore site --budget 200 --values values.yaml
-    """  # noqa: D301  click reads \b itself
-    collection = Collection.open(given["root"], name)
-    defaults = crawl_defaults(collection)
-    scope = scope_of(collection, reach, defaults)
-    ca = CertAuthority.load_or_init(given["certs_dir"])
-    login = login_of(collection, given, defaults)
-    options = replace(options, record=defaults.record_options(options.record))
-    check_record_options(options.record)
-    report = _explore(collection, ca, scope, explore_from(options, given["explore_skip"], login=login))
+    """
+    addition = Addition.of(name, options.record, given)
+    options = explore_from(options, given["explore_skip"], login=addition.login, record=addition.record)
+    report = _explore(addition.collection, addition.ca, addition.scope(reach), options)
     if given["as_json"]:
         print_json({"collection": name, **asdict(report)})
     else:

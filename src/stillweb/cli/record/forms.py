@@ -7,28 +7,19 @@ from typing import Any
 
 import click
 
-from stillweb.certs import CertAuthority
 from stillweb.cli.console import echo, print_json, print_table, progress, until_signal
-from stillweb.cli.options import certs_option, collections_option, json_option, options_from
-from stillweb.cli.record.explore import skip_option
-from stillweb.cli.record.login import login_of, login_options
-from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, scope_of
+from stillweb.cli.options import options_from
+from stillweb.cli.record.shared import LISTENING, Addition, addition_options, reach_options
 from stillweb.collections.branches import FormOutcome
-from stillweb.collections.layout import Collection
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.forms.run import FormsOptions, FormsReport, record_forms
 from stillweb.record.options import CrawlOptions
 
 
 @click.command("forms")
-@click.argument("name")
 @options_from(FormsOptions(), without=LISTENING)
-@skip_option
-@options_from(CrawlOptions, "reach", only=("scope", "include", "exclude"))
-@login_options
-@collections_option
-@certs_option
-@json_option
+@reach_options
+@addition_options
 def forms(name: str, options: FormsOptions, reach: CrawlOptions, **given: Any) -> None:
     """Record what the forms of a collection answer, and prove what their answers depend on.
 
@@ -42,15 +33,11 @@ def forms(name: str, options: FormsOptions, reach: CrawlOptions, **given: Any) -
       stillweb record forms shop --reset-command ./restore-database.sh
       stillweb record forms wiki --page https://wiki.example/start?do=edit --login steps.yaml
       stillweb replay shop --derived
-    """  # noqa: D301  click reads \b itself
-    collection = Collection.open(given["root"], name)
-    defaults = crawl_defaults(collection)
-    options = replace(options, record=defaults.record_options(options.record))
-    check_record_options(options.record)
-    login = login_of(collection, given, defaults)
-    options = replace(options, avoid=AvoidRules.of(given["explore_skip"]), login=login)
-    ca = CertAuthority.load_or_init(given["certs_dir"])
-    scope = scope_of(collection, reach, defaults)
+    """
+    addition = Addition.of(name, options.record, given)
+    avoid = AvoidRules.of(given["explore_skip"])
+    options = replace(options, avoid=avoid, login=addition.login, record=addition.record)
+    scope = addition.scope(reach)
     with progress() as bar:
         task = bar.add_task("recording forms", total=None)
 
@@ -58,7 +45,7 @@ def forms(name: str, options: FormsOptions, reach: CrawlOptions, **given: Any) -
             bar.advance(task)
             bar.update(task, total=bar.tasks[0].completed + left, description=outcome.name[:60])
 
-        report = until_signal(record_forms(collection, ca, scope, options, show))
+        report = until_signal(record_forms(addition.collection, addition.ca, scope, options, show))
     _print_report(name, report, as_json=given["as_json"])
     if not options.reset:
         echo(

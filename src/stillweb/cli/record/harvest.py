@@ -7,13 +7,9 @@ from typing import Any
 
 import click
 
-from stillweb.certs import CertAuthority
 from stillweb.cli.console import echo, print_json, progress, until_signal
-from stillweb.cli.options import certs_option, collections_option, json_option, options_from
-from stillweb.cli.record.explore import skip_option
-from stillweb.cli.record.login import login_of, login_options
-from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, scope_of
-from stillweb.collections.layout import Collection
+from stillweb.cli.options import options_from
+from stillweb.cli.record.shared import LISTENING, Addition, addition_options, reach_options
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.harvest.harvest import HarvestOptions, HarvestReport
@@ -24,14 +20,9 @@ _FAILED = 5  # URLs without an answer that are named
 
 
 @click.command("harvest")
-@click.argument("name")
 @options_from(HarvestOptions(), without=LISTENING)
-@skip_option
-@options_from(CrawlOptions, "reach", only=("scope", "include", "exclude"))
-@login_options
-@collections_option
-@certs_option
-@json_option
+@reach_options
+@addition_options
 def harvest(name: str, options: HarvestOptions, reach: CrawlOptions, **given: Any) -> None:
     """Record the pages that a collection's pages lead to, by plain HTTP.
 
@@ -44,24 +35,18 @@ def harvest(name: str, options: HarvestOptions, reach: CrawlOptions, **given: An
     Example:
       stillweb record harvest site
       stillweb record harvest site --pages 20000 --time 600 --words 500
-    """  # noqa: D301  click reads \b itself
-    collection = Collection.open(given["root"], name)
-    defaults = crawl_defaults(collection)
-    options = replace(options, record=defaults.record_options(options.record))
-    check_record_options(options.record)
-    login = login_of(collection, given, defaults)
-    options = replace(options, avoid=AvoidRules.of(given["explore_skip"]), login=login)
-    ca = CertAuthority.load_or_init(given["certs_dir"])
-    report = _harvest(collection, ca, scope_of(collection, reach, defaults), options)
+    """
+    addition = Addition.of(name, options.record, given)
+    avoid = AvoidRules.of(given["explore_skip"])
+    options = replace(options, avoid=avoid, login=addition.login, record=addition.record)
+    report = _harvest(addition, addition.scope(reach), options)
     if given["as_json"]:
         print_json({"collection": name, **report.to_dict()})
     else:
         print_harvest(name, report)
 
 
-def _harvest(
-    collection: Collection, ca: CertAuthority, scope: Scope, options: HarvestOptions
-) -> HarvestReport:
+def _harvest(addition: Addition, scope: Scope, options: HarvestOptions) -> HarvestReport:
     with progress(rate="pages") as bar:
         task = bar.add_task("harvesting", total=options.pages)
 
@@ -69,7 +54,7 @@ def _harvest(
             text = f"{report.requests} requests, {report.body_bytes / 1e6:.1f} MB"
             bar.update(task, completed=report.pages, description=text)
 
-        return until_signal(harvest_pages(collection, ca, scope, options, show))
+        return until_signal(harvest_pages(addition.collection, addition.ca, scope, options, show))
 
 
 def print_harvest(name: str, report: HarvestReport) -> None:

@@ -12,7 +12,7 @@ from stillweb.browser.profile import Profile
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import echo, until_signal
 from stillweb.cli.extras import require_extra
-from stillweb.cli.options import certs_option, options_from
+from stillweb.cli.options import EXISTING_FILE, FILE, certs_option, options_from
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import LOGIN
 from stillweb.errors import UsageError
@@ -23,7 +23,6 @@ from stillweb.record.options import RecordOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _SIGN = "text:T|selector:CSS|url:PART"
 
 
@@ -37,12 +36,12 @@ def login_options(command: F) -> F:
         ),
         click.option(
             "--login",
-            type=_FILE,
+            type=EXISTING_FILE,
             help="YAML file with the steps that log in to the site (docs/how-to/login.md).",
         ),
         click.option(
             "--storage-state",
-            type=_FILE,
+            type=EXISTING_FILE,
             help="Cookies and local storage to start with, as Playwright saves them.",
         ),
     ):
@@ -87,12 +86,7 @@ def login_of(collection: Collection, given: Mapping[str, Any], defaults: CrawlDe
 
 @click.command("login")
 @click.argument("url")
-@click.option(
-    "--save",
-    type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="File to write the storage state to.",
-)
+@click.option("--save", type=FILE, required=True, help="File to write the storage state to.")
 @click.option("--until", metavar=_SIGN, help="End as soon as a page shows this sign.")
 @options_from(RecordOptions, "record", only=("resolve", "allow_private", "upstream_ca"))
 @certs_option
@@ -105,7 +99,7 @@ def login(url: str, save: Path, until: str | None, record: RecordOptions, certs_
     Example:
       stillweb record login https://site.example/login --save state.json
       stillweb record crawl https://site.example/ -c site --storage-state state.json
-    """  # noqa: D301  click reads \b itself
+    """
     require_extra("record")
     chosen = ManualLogin(url, save, parse_indicator(until) if until else None, record, Profile())
     ca = CertAuthority.load_or_init(certs_dir)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import echo, print_json, stderr, until_signal
+from stillweb.cli.console import echo, print_json, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.shared import check_record_options, name_options
 from stillweb.record.options import RecordOptions
@@ -55,15 +55,14 @@ def proxy(options: RecordOptions, **given: Any) -> None:
       curl --proxy http://127.0.0.1:8080 --cacert certs/ca.pem https://site.example/
       stillweb record proxy -c phone --host 0.0.0.0 --user me:long-word
       stillweb record proxy -c site --until-idle 30 --quiet --json
-    """  # noqa: D301  click reads \b itself
+    """
     options = replace(options, user=parse_user(given["user"]) if given["user"] else None)
     check_record_options(options)
     ca = CertAuthority.load_or_init(given["certs_dir"])
-    console = stderr()
     seen: list[RecordingProxy] = []
 
     def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
+        echo(text, err=True)
 
     def started(recording: RecordingProxy) -> None:
         seen.append(recording)

@@ -10,21 +10,16 @@ from typing import Any
 
 import click
 
-from stillweb.certs import CertAuthority
-from stillweb.cli.console import echo, print_json, print_table, progress, stderr, until_signal
+from stillweb.cli.console import echo, print_json, print_table, progress, until_signal
 from stillweb.cli.coverage import default_level, start_urls
-from stillweb.cli.options import certs_option, collections_option, json_option, options_from
-from stillweb.cli.record.explore import skip_option
-from stillweb.cli.record.login import login_of, login_options
-from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, scope_of
-from stillweb.collections.layout import Collection
+from stillweb.cli.options import FOLDER, options_from
+from stillweb.cli.record.shared import LISTENING, Addition, addition_options, reach_options
 from stillweb.coverage import UntilOptions, UntilReport, record_until
 from stillweb.record.amend.amend import AmendOptions
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.options import ExploreOptions
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.harvest.harvest import HarvestOptions
-from stillweb.record.login.steps import Login
 from stillweb.record.options import CrawlOptions
 from stillweb.replay import ReplayClient
 from stillweb.replay.pywb.backend import serve_by
@@ -34,22 +29,12 @@ _SET_BY_THE_LOOP = ("pages", "requests", "size", "forms", "words", "jobs", "expl
 
 
 @click.command("until")
-@click.argument("name")
 @options_from(UntilOptions(), without=("measure", "harvest", "explore", "amend"))
 @options_from(UntilOptions().measure, "measure", only=("agents", "seeds", "first_seed", "steps"))
 @options_from(HarvestOptions(), "harvest", without=(*LISTENING, "time", *_SET_BY_THE_LOOP))
-@skip_option
-@options_from(CrawlOptions, "reach", only=("scope", "include", "exclude"))
-@login_options
-@click.option(
-    "--report",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Write an HTML report into this folder.",
-)
-@collections_option
-@certs_option
-@json_option
+@reach_options
+@click.option("--report", "folder", type=FOLDER, help="Write an HTML report into this folder.")
+@addition_options
 @click.pass_context
 def until(ctx: click.Context, /, name: str, options: UntilOptions, reach: CrawlOptions, **given: Any) -> None:
     """Record until agents miss at most a share of what they request.
@@ -64,17 +49,12 @@ def until(ctx: click.Context, /, name: str, options: UntilOptions, reach: CrawlO
     Example:
       stillweb record crawl https://site.example/ -c site --limit 25
       stillweb record until site --miss-rate 1% --time 30m
-    """  # noqa: D301  click reads \b itself
-    collection = Collection.open(given["root"], name)
-    defaults = crawl_defaults(collection)
-    login = login_of(collection, given, defaults)
-    given["harvest"] = replace(given["harvest"], record=defaults.record_options(given["harvest"].record))
-    check_record_options(given["harvest"].record)
-    ca = CertAuthority.load_or_init(given["certs_dir"])
-    options = _options(options, given, login)
-    report = _run(collection, ca, scope_of(collection, reach, defaults), options)
+    """
+    addition = Addition.of(name, given["harvest"].record, given)
+    options = _options(options, given, addition)
+    report = _run(addition, addition.scope(reach), options)
     if given["folder"]:
-        asyncio.run(_write_report(collection, ca, options, report, given["folder"]))
+        asyncio.run(_write_report(addition, options, report, given["folder"]))
     if given["as_json"]:
         print_json({"collection": name, **report.to_dict()})
     else:
@@ -82,19 +62,21 @@ def until(ctx: click.Context, /, name: str, options: UntilOptions, reach: CrawlO
     ctx.exit(0 if report.reached else 1)
 
 
-def _options(options: UntilOptions, given: dict[str, Any], login: Login | None) -> UntilOptions:
+def _options(options: UntilOptions, given: dict[str, Any], addition: Addition) -> UntilOptions:
     chosen: HarvestOptions = given["harvest"]
+    login, record, values = addition.login, addition.record, chosen.values
     avoid = AvoidRules.of(given["explore_skip"])
     return replace(
         options,
         measure=replace(given["measure"], level=default_level(options.backend)),
-        harvest=replace(chosen, pages=1_000_000, avoid=avoid, login=login),
-        explore=ExploreOptions(1, values=chosen.values, avoid=avoid, login=login, record=chosen.record),
-        amend=AmendOptions(login=login, values=chosen.values, record=chosen.record),
+        harvest=replace(chosen, pages=1_000_000, avoid=avoid, login=login, record=record),
+        explore=ExploreOptions(1, values=values, avoid=avoid, login=login, record=record),
+        amend=AmendOptions(login=login, values=values, record=record),
     )
 
 
-def _run(collection: Collection, ca: CertAuthority, scope: Scope, options: UntilOptions) -> UntilReport:
+def _run(addition: Addition, scope: Scope, options: UntilOptions) -> UntilReport:
+    collection, ca = addition.collection, addition.ca
     starts = start_urls(collection)
     with progress() as bar:
         task = bar.add_task("measure", total=None)
@@ -110,16 +92,17 @@ def _run(collection: Collection, ca: CertAuthority, scope: Scope, options: Until
         return until_signal(record_until(collection, ca, scope, starts, options, show))
 
 
-async def _write_report(
-    collection: Collection, ca: CertAuthority, options: UntilOptions, report: UntilReport, folder: Path
-) -> None:
+async def _write_report(addition: Addition, options: UntilOptions, report: UntilReport, folder: Path) -> None:
     from stillweb.coverage.report import take_pictures, write_report  # jinja2 is slow to import
 
     result = report.rounds[-1].result
-    async with serve_by(options.backend, collection, ca) as url, ReplayClient(url) as client:
+    async with (
+        serve_by(options.backend, addition.collection, addition.ca) as url,
+        ReplayClient(url) as client,
+    ):
         pictures = await take_pictures(client, result, report.causes, options.measure.level)
     page = write_report(result, report.causes, pictures, folder, report)
-    stderr().print(f"report: {page}", markup=False, soft_wrap=True)
+    echo(f"report: {page}", err=True)
 
 
 def print_until(name: str, report: UntilReport) -> None:

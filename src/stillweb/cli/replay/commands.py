@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import click
 
 from stillweb.cli import LazyGroup
-from stillweb.cli.console import echo, on_signals, print_json, stderr
+from stillweb.cli.console import echo, on_signals, print_json
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.replay.started import seal_shown
 from stillweb.replay import ReplayOptions
@@ -53,7 +53,7 @@ def replay() -> None:
       stillweb replay shop
       stillweb replay shop blog --port 9000 --session-ports 19000-19063
       stillweb replay misses http://127.0.0.1:9000
-    """  # noqa: D301  click reads \b itself
+    """
 
 
 @replay.command()
@@ -127,7 +127,7 @@ def serve(
       stillweb replay shop --workers 4 --session-ports 18100-18355 --log-format json --log-level info
       curl -x http://127.0.0.1:8080 --cacert certs/ca.pem https://shop.example/
       curl http://127.0.0.1:8080/info
-    """  # noqa: D301  click reads \b itself
+    """
     from stillweb.certs import CertAuthority
     from stillweb.collections.layout import Collection, list_collections
     from stillweb.errors import CollectionNotFound
@@ -143,7 +143,7 @@ def serve(
     for collection in collections:
         seal_shown(collection)
     if not (certs_dir / "ca.pem").exists():
-        stderr().print(f"no CA in {certs_dir}; creating one")
+        echo(f"no CA in {certs_dir}; creating one", err=True)
     ca = CertAuthority.load_or_init(certs_dir)
     if chosen["on_miss"]:
         run(_serve_front(collections, ca, options, chosen, as_json))
@@ -227,7 +227,7 @@ async def _serve_native(
         gc.freeze()  # a collection over the loaded packs takes tens of ms, while answers wait
         _announce(_published(facts, chosen["published"]), collections, ca, as_json)
         await stopped.wait()
-        stderr().print("completing the answers in progress ...")
+        echo("completing the answers in progress ...", err=True)
     _print_totals(server.totals)
 
 
@@ -289,7 +289,7 @@ async def _until(stopped: asyncio.Event, failing: Coroutine[Any, Any, None]) -> 
 
 def _print_totals(totals: Counter[str]) -> None:
     counts = ", ".join(f"{count} {tier}" for tier, count in totals.most_common())
-    stderr().print(f"answered {totals.total()} requests" + (f": {counts}" if counts else ""))
+    echo(f"answered {totals.total()} requests" + (f": {counts}" if counts else ""), err=True)
 
 
 def _published(facts: dict[str, str], control: str | None) -> dict[str, str]:
@@ -325,4 +325,4 @@ def _announce(facts: dict[str, str], collections: list[Collection], ca: CertAuth
     }
     for name, value in rows.items():
         echo(f"{name.replace('_', ' '):<14}{value}")
-    stderr().print("Ctrl-C ends it")
+    echo("Ctrl-C ends it", err=True)

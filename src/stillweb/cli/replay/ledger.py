@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stillweb.cli.console import echo, print_json, print_table, stderr
-from stillweb.cli.options import collections_option, json_option
+from stillweb.cli.console import echo, print_json, print_table
+from stillweb.cli.options import FILE, collections_option, json_option
 
 if TYPE_CHECKING:
     from stillweb.collections.baselines import Absences
@@ -59,7 +59,7 @@ def ledger(
       stillweb replay ledger http://127.0.0.1:8080 --tier exact
       stillweb replay ledger runs/*.jsonl --collection shop
       stillweb replay ledger --follow
-    """  # noqa: D301  click reads \b itself
+    """
     tier, as_json = chosen["tier"], chosen["as_json"]
 
     def wanted(line: LedgerLine) -> bool:
@@ -88,11 +88,7 @@ def ledger(
 @click.option("--guesses", is_flag=True, help="Include answers of looser tiers (guess, fuzzy, pywb).")
 @click.option("--unexplained", is_flag=True, help="Leave out requests that failed in the recording too.")
 @collections_option
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File to write the misses to, as JSON lines.",
-)
+@click.option("--out", type=FILE, help="File to write the misses to, as JSON lines.")
 @_lines_option
 def misses(
     sources: tuple[str, ...], session_id: str | None, collection: str | None, follow: bool, **chosen: Any
@@ -109,7 +105,7 @@ def misses(
     Example:
       stillweb replay misses http://127.0.0.1:8080
       stillweb replay misses runs/*.jsonl --unexplained --out misses.jsonl
-    """  # noqa: D301  click reads \b itself
+    """
     if follow and chosen["out"]:
         raise click.UsageError("--out needs all answers first: remove --follow")
     marks = _Marks(chosen["root"], chosen["unexplained"])
@@ -127,18 +123,16 @@ def misses(
     ]
     if chosen["out"]:
         chosen["out"].write_text("".join(missed.to_line() for missed in found), "ascii")
-        stderr().print(f"{chosen['out']}: {len(found)} misses", markup=False)
+        echo(f"{chosen['out']}: {len(found)} misses", err=True)
         for name in sorted({missed.collection for missed in found}):
-            stderr().print(
-                f"  next: stillweb record amend {name} --misses {chosen['out']}", markup=False, soft_wrap=True
-            )
+            echo(f"  next: stillweb record amend {name} --misses {chosen['out']}", err=True)
     elif chosen["as_json"]:
         for missed in found:
             echo(missed.to_line(), nl=False)
     elif found:
         _print_misses(found)
     else:
-        stderr().print("no misses in this ledger")
+        echo("no misses in this ledger", err=True)
 
 
 class _Marks:
@@ -239,7 +233,7 @@ async def _all(sources: tuple[str, ...]) -> list[LedgerLine]:
             stack.push_async_callback(source.aclose)
             found += await source.new()
             if source.warning:
-                stderr().print(source.warning, markup=False)
+                echo(source.warning, err=True)
     return found
 
 
@@ -269,7 +263,7 @@ def sessions(url: str, as_json: bool) -> None:
     \b
     Example:
       stillweb replay sessions http://127.0.0.1:8080
-    """  # noqa: D301  click reads \b itself
+    """
     listed: list[Any] = [*asyncio.run(_sessions(url))]
     if as_json:
         print_json(listed)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import progress, stderr
+from stillweb.cli.console import echo, progress
 from stillweb.collections.layout import Collection
 from stillweb.replay import ReplayOptions, ensure_sealed, serve, why_unsealed
 
@@ -44,7 +44,7 @@ async def replayed_together(collections: Sequence[Collection], certs_dir: Path) 
 
 async def _sealed(collection: Collection) -> None:
     if why := why_unsealed(collection):
-        stderr().print(f"sealing {collection.name}: {why}", markup=False)
+        echo(f"sealing {collection.name}: {why}", err=True)
         await asyncio.to_thread(ensure_sealed, collection)
 
 
@@ -57,8 +57,9 @@ def seal_shown(collection: Collection) -> None:
         task = bar.add_task(f"seal {collection.name} ({why})", total=None)
         info = ensure_sealed(collection, on_progress=lambda count: bar.update(task, completed=count))
     if info is not None:
-        stderr().print(
-            f"sealed {collection.name}: {info.entries} answers, {info.bodies} bodies, {info.bytes:,} bytes"
+        echo(
+            f"sealed {collection.name}: {info.entries} answers, {info.bodies} bodies, {info.bytes:,} bytes",
+            err=True,
         )
         for warning in info.warnings:
-            stderr().print(f"  {warning}", markup=False)
+            echo(f"  {warning}", err=True)
