@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stillweb.browser import launch
-from stillweb.cli.demo_site.pipeline import TASK, Customer
+from stillweb.cli.demo import TASK, Customer
 from stillweb.env.env import Env
 from stillweb.errors import StillwebError, TaskError
 from stillweb.replay import ReplayClient

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-from stillweb.server.app import make_app
 from stillweb.server.keys import AccessKeys
+from stillweb.server.serving import make_app
 
 REPO = Path(__file__).resolve().parents[1]
 TARGET = REPO / "docs" / "reference" / "openapi.md"

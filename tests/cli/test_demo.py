@@ -10,8 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.demo import demo
-from stillweb.cli.demo_site.pipeline import CustomerRun, Step, compare, is_closed
+from stillweb.cli.demo import CustomerRun, Step, compare, demo, is_closed
 from stillweb.cli.demo_site.site import API, CDN, HOSTS, SHOP, Bookshop, ShopRequest, open_shop
 from stillweb.errors import UsageError
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from stillweb.cli import cli
-from stillweb.collections.graph import START, graph_of
-from stillweb.collections.graphpicture import picture
+from stillweb.collections.graph import START, graph_of, picture
 from stillweb.collections.layout import Collection
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.model import Exchange, Request, Response

@@ -9,7 +9,7 @@ import pytest
 
 from stillweb.browser import Activity, launch, open_context, settle
 from stillweb.certs import CertAuthority
-from stillweb.cli.record.report import print_crawl
+from stillweb.cli.record.commands import print_crawl
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection, list_collections
 from stillweb.collections.pack.seal import seal

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stillweb.cli.record.report import CrawlProgress, print_crawl
+from stillweb.cli.record.commands import CrawlProgress, print_crawl
 from stillweb.collections.layout import Collection
 from stillweb.record.crawl.crawl import CrawlEvent, crawl
 from stillweb.record.options import CrawlOptions

@@ -7,7 +7,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "stillweb"
 UNSAFE = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
-ALLOWED = {"replay/workers/worker.py", "trainers/ray/play.py"}
+ALLOWED = {"replay/workers/worker.py", "trainers/ray/rollouts.py"}
 
 
 def imports(path: Path) -> set[str]:

@@ -129,7 +129,6 @@ def _print_versions(ctx: click.Context) -> None:
 
 
 def main() -> None:
-    """Run the command line and exit with its status."""
     # The tree of a large page is about 100,000 short-lived objects. With the default threshold of 700,
     # garbage collection takes a fifth of the run time (`bench/diff.py`: 16.1 s, with this setting 12.7 s).
     gc.set_threshold(100_000, 50, 50)

@@ -135,7 +135,6 @@ async def _measure(
 
 
 def print_coverage(result: CoverageResult, causes: list[MissCause]) -> None:
-    """Print rates and causes as tables."""
     agents = list(dict.fromkeys(walk.agent for walk in result.walks))
     rows = []
     for agent in (*agents, ""):

@@ -1,41 +1,263 @@
-"""`stillweb demo`: the whole pipeline in a minute, on a local shop that needs no network."""
+"""`stillweb demo`: the whole pipeline in a minute, on a local shop that needs no network.
+
+Each step is a coroutine on the result of the previous one. The shop is closed before the replay starts;
+`is_closed` verifies that. The customer follows a fixed script, without a model, but reads the accessibility
+tree as a model would. It runs once on the live shop, to record its requests, and then in every episode.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
+from playwright.async_api import Browser
 from rich.console import Console
 
 from stillweb import clock
+from stillweb.browser import Activity, Level, launch, open_context, settle
+from stillweb.browser.observe.axtree import AxNode, Bids, axtree
+from stillweb.browser.profile import BEST_LEVEL
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import echo, print_json, print_table, stderr
-from stillweb.cli.demo_site.pipeline import (
-    KINDS,
-    CustomerRun,
-    Recorded,
-    StepAgreement,
-    compare,
-    is_closed,
-    record_shop,
-    run_episodes,
-)
+from stillweb.cli.demo_site.site import HOSTS, Bookshop, open_shop
 from stillweb.cli.extras import require_extra
 from stillweb.cli.options import FOLDER, json_option
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.diff import DiffReport
 from stillweb.diff.compare.run import diff
-from stillweb.errors import RecordError, UsageError
-from stillweb.record.crawl.crawl import CrawlEvent
+from stillweb.env import Action, ActionStatus, Env, EvalKind, Evaluation, Task, parse
+from stillweb.env.actions.perform import open_start, perform
+from stillweb.env.episode.determinism import level_of
+from stillweb.env.episode.tabs import Tabs
+from stillweb.errors import InfraError, RecordError, TaskError, UsageError
+from stillweb.record.crawl.crawl import CrawlEvent, CrawlReport, OnEvent, crawl
+from stillweb.record.options import CrawlOptions, RecordOptions
+from stillweb.record.proxy.proxy import recording_proxy
+from stillweb.record.proxy.resolve import ResolveRule
+from stillweb.record.recording import pinning_of
 from stillweb.replay import ReplayClient, ReplayOptions, serve
+
+TASK = Task(
+    id="bookshop-1",
+    goal="Search for books about the sea, put The Sea-Wolf into the cart, subscribe ada@home.example to the "
+    "newsletter, and answer with the total of the cart.",
+    start_url="https://bookshop.example/",
+    collection="bookshop",
+    evaluation=Evaluation(EvalKind.STRING, "$9.85"),
+)
+
+# (action, role, beginning of the name, value)
+_PLAN = (
+    ("fill", "searchbox", "Search books", "sea"),
+    ("click", "button", "Search", ""),
+    ("click", "link", "The Sea-Wolf", ""),
+    ("click", "button", "Add to cart", ""),
+    ("click", "link", "Cart (1)", ""),
+    ("click", "link", "Newsletter", ""),
+    ("fill", "textbox", "Your e-mail address", "ada@home.example"),
+    ("click", "button", "Subscribe", ""),
+)
+
+
+class Customer:
+    """The agent; `act` receives the nodes of the current page."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._total = ""
+
+    def act(self, nodes: Sequence[AxNode]) -> dict[str, Any]:
+        """Return the next action.
+
+        Raises:
+            TaskError: if the page lacks the element of the action.
+        """
+        for node in nodes:
+            if node.role == "StaticText" and node.name.startswith("Total: "):
+                self._total = node.name.removeprefix("Total: ")
+        if self._step == len(_PLAN):
+            return {"action": "terminate", "answer": self._total}
+        action, role, name, value = _PLAN[self._step]
+        self._step += 1
+        found = next((n for n in nodes if n.bid and n.role == role and n.name.startswith(name)), None)
+        if found is None:
+            raise TaskError(f"step {self._step}: the page has no {role} {name!r}")
+        return {"action": action, "bid": found.bid} | ({"value": value} if action == "fill" else {})
+
+
+KINDS = ("axtree", "html", "screenshot")
+ATTEMPTS = 3  # at an episode that infrastructure broke, as trainers do
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Totals of the recording; `port` is that of the closed shop."""
+
+    pages: int
+    exchanges: int
+    body_bytes: int
+    steps: int
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The observations after an action ("reset" for the first), as digests by kind."""
+
+    action: str
+    url: str
+    digests: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CustomerRun:
+    steps: tuple[Step, ...]
+    reward: float
+    answer: str
+    environment_id: str
+    requests: int
+    missed: tuple[str, ...]
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepAgreement:
+    """A step over all episodes: number of episodes with the most frequent observation, by kind."""
+
+    action: str
+    alike: dict[str, int]
+
+
+async def record_shop(
+    collection: Collection, ca: CertAuthority, site_ca: CertAuthority, on_event: OnEvent
+) -> Recorded:
+    """Open the shop, crawl it, record one episode of the customer, and close it."""
+    async with open_shop(Bookshop(), site_ca) as port:
+        rules = tuple(ResolveRule(host, 443, "127.0.0.1", port) for host in HOSTS)
+        options = CrawlOptions(limit=20, record=RecordOptions(rules, upstream_ca=site_ca.ca_file))
+        report = await crawl([TASK.start_url], collection, ca, options, on_event)
+        if report.failed_pages:
+            url, why = next(iter(report.failed_pages.items()))
+            raise RecordError(f"the shop's page {url} was not recorded: {why}")
+        return await _record_walk(collection, ca, options.record, report, port)
+
+
+async def _record_walk(
+    collection: Collection, ca: CertAuthority, options: RecordOptions, report: CrawlReport, port: int
+) -> Recorded:
+    """Record the customer's POST requests, and the shop's answers after them."""
+    with CollectionWriter(collection) as writer:
+        async with (
+            recording_proxy(writer, ca, options) as recording,
+            launch(spki=ca.spki_hashes()) as browser,
+        ):
+            steps = await _walk(browser, recording.url, collection)
+            recording.check()
+            exchanges, size = recording.exchanges, recording.body_bytes
+    return Recorded(len(report.pages), report.exchanges + exchanges, report.body_bytes + size, steps, port)
+
+
+async def _walk(browser: Browser, proxy: str, collection: Collection) -> int:
+    """Run the customer on the live shop, pinned like the episodes; return the number of steps."""
+    profile, pinning = pinning_of(collection.manifest())
+    context = await open_context(browser, proxy=proxy, profile=profile, pinning=pinning)
+    tabs, activity, bids, customer = Tabs(context), Activity(context), Bids(), Customer()
+    try:
+        await open_start(await context.new_page(), TASK.start_url)
+        steps = 0
+        while True:
+            await settle(tabs.active, activity)
+            tree = await axtree(tabs.active, bids)
+            action = parse(customer.act(tree.nodes))
+            assert isinstance(action, Action)
+            if action.action == "terminate":
+                return steps
+            result = await perform(action, tabs, bids)
+            if result.status is not ActionStatus.OK:
+                raise RecordError(f"the customer's step {steps + 1} on the live shop failed: {result.error}")
+            steps += 1
+    finally:
+        activity.close()
+        await context.close()
+
+
+async def is_closed(port: int) -> bool:
+    """Return whether a loopback port refuses connections."""
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return True
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+    return False
+
+
+async def run_episodes(url: str, spki: Sequence[str], count: int) -> list[CustomerRun]:
+    """Run `count` parallel episodes of the customer, in one browser."""
+    async with launch(spki=spki, exact=level_of(BEST_LEVEL) is Level.EXACT) as browser:
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(_episode_with_retries(url, browser)) for _ in range(count)]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _episode_with_retries(url: str, browser: Browser) -> CustomerRun:
+    """Run an episode, and repeat it if the browser or the machine failed: that is never a reward."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return replace(await _episode(url, browser), attempts=attempt)
+        except InfraError:
+            if attempt == ATTEMPTS or not browser.is_connected():
+                raise
+    raise AssertionError("unreachable")
+
+
+async def _episode(url: str, browser: Browser) -> CustomerRun:
+    customer, steps, requests = Customer(), [], 0
+    missed: list[str] = []
+    async with Env(url, observe=KINDS, browser=browser) as env:
+        observation, info = await env.reset(task=TASK)
+        name, action, reward, over = "reset", dict[str, Any](), 0.0, False
+        while True:
+            steps.append(Step(name, observation.url, dict(observation.digests)))
+            requests += info["traffic"]["requests"]
+            missed += info["traffic"]["missed"]
+            if over:
+                break
+            action = customer.act(observation.nodes)
+            name = str(action["action"])
+            observation, reward, terminated, truncated, info = await env.step(action)
+            if info["action"]["status"] != ActionStatus.OK:
+                raise InfraError(f"{name} failed in the replay: {info['action']['error']}")
+            over = terminated or truncated
+    answer = str(action.get("answer", ""))
+    return CustomerRun(tuple(steps), reward, answer, info["environment_id"], requests, tuple(missed))
+
+
+def compare(trajectories: Sequence[CustomerRun]) -> list[StepAgreement]:
+    """Return for each step how many trajectories have the most frequent digest."""
+    rows = []
+    for index in range(max(len(each.steps) for each in trajectories)):
+        steps = [each.steps[index] for each in trajectories if index < len(each.steps)]
+        alike = {}
+        for kind in KINDS:
+            seen = [step.digests.get(kind, "") for step in steps]
+            alike[kind] = max(seen.count(digest) for digest in seen)
+        rows.append(StepAgreement(steps[0].action, alike))
+    return rows
+
 
 _MARK = ".stillweb-demo"  # marks a folder that the next demo may empty
 

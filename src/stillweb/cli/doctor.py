@@ -47,8 +47,6 @@ _CA_DAYS = 30
 
 
 class HealthStatus(StrEnum):
-    """Severity of a finding."""
-
     OK = "ok"
     WARNING = "warning"
     ERROR = "error"
@@ -81,7 +79,6 @@ def _error(check: str, detail: str, repair: str) -> HealthFinding:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of stillweb, Python, Playwright, the browser and pywb."""
     return {
         "stillweb": __version__,
         "python": platform.python_version(),
@@ -118,7 +115,6 @@ def _run(command: list[str]) -> str:
 
 
 def check_versions() -> Iterator[HealthFinding]:
-    """Report the versions, and the extras that are not installed."""
     found = versions()
     yield _ok("versions", ", ".join(f"{name} {found[name]}" for name in ("stillweb", "python", "playwright")))
     for extra, packages in extras().items():
@@ -199,7 +195,6 @@ def check_fonts() -> Iterator[HealthFinding]:
 
 
 def check_ca(folder: Path) -> Iterator[HealthFinding]:
-    """Report the CA's expiry and the permissions of its files."""
     option = "" if folder == Path("certs") else f" --certs {folder}"
     try:
         ca = CertAuthority.load(folder, writable=True)  # permissions are findings of their own
@@ -223,7 +218,6 @@ def check_ca(folder: Path) -> Iterator[HealthFinding]:
 
 
 def check_ports() -> Iterator[HealthFinding]:
-    """Report default ports that another program uses."""
     for port, option in _PORTS.items():
         if _is_free(port):
             yield _ok("ports", f"{port} is free ({option})")
@@ -289,7 +283,6 @@ def _existing(path: Path) -> Path:
 
 
 def check_files() -> Iterator[HealthFinding]:
-    """Report the limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     detail = f"{soft} open files for each process (hard limit {hard})"
     if soft != resource.RLIM_INFINITY and soft < _LOW_FILES:
@@ -313,7 +306,6 @@ def check_shared_memory() -> Iterator[HealthFinding]:
 
 
 def examine(collections: Path, certs: Path) -> Iterator[HealthFinding]:
-    """Run all checks."""
     yield from check_versions()
     yield from check_browser()
     yield from check_fonts()

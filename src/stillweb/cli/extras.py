@@ -43,7 +43,6 @@ def require_extra(extra: str) -> None:
 
 
 def missing_packages(packages: Iterable[str]) -> list[str]:
-    """Return the packages that are not installed."""
     return [name for name in packages if not _is_installed(name)]
 
 

@@ -299,7 +299,6 @@ def _read_keys(path: Path) -> dict[str, str]:
 
 
 def proxy_option(command: F) -> F:
-    """Add `--proxy URL`."""
     return click.option(
         "--proxy",
         required=True,

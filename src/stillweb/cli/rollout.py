@@ -113,7 +113,6 @@ def success_line(summary: Mapping[str, Any]) -> str:
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
-    """Print a table of the tasks, and the totals."""
     print_table(
         ("task", "#episodes", "rewards", "#steps", "without a reward"),
         (

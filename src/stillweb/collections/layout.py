@@ -198,7 +198,6 @@ class Collection:
             self._originals, self._originals_of = Originals(self.captures()), index
 
     def exchanges(self) -> Iterator[Exchange]:
-        """Yield the exchange of every capture, in the index's order."""
         for capture in self.captures():
             yield self.read_capture(capture)
 

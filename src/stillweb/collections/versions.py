@@ -20,7 +20,6 @@ _FILES = ("manifest.json", "rules.yaml", "diff.yaml", "amends.json")
 
 
 def versions(collection: Collection) -> list[str]:
-    """Return the names of a collection's versions, sorted."""
     return [each.name for each in list_collections(collection.path / FOLDER)]
 
 

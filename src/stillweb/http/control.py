@@ -218,7 +218,6 @@ class Ledger:
     closed: bool = False
 
     def of(self, tier: Tier | str) -> tuple[LedgerEntry, ...]:
-        """Return the entries of a tier."""
         return tuple(entry for entry in self.entries if entry.tier == tier)
 
     @property
@@ -407,7 +406,6 @@ _PRIVATE_NAMES = (".localhost", ".local", ".internal")  # RFC 6761, RFC 6762, an
 
 
 async def answer(backend: ControlBackend, request: RequestReceived) -> ControlResponse:
-    """Return the response to a control request."""
     if refused := _why_refused(backend, request.headers):
         return error_response(HTTPStatus.FORBIDDEN, *refused)
     try:
@@ -428,7 +426,6 @@ def render(reply: ControlResponse) -> tuple[bytes, bytes]:
 
 
 def error_response(status: HTTPStatus, message: str, hint: str = "") -> ControlResponse:
-    """Return an error."""
     return ControlResponse(status, {"error": message, "hint": hint})
 
 

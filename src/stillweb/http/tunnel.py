@@ -192,7 +192,6 @@ class ProxyConnection:
         return self._contexts is not None and Trigger.CONNECT in TRANSITIONS[self.state]
 
     def advance(self, trigger: Trigger) -> None:
-        """Move to the next state."""
         self.state = next_state(self.state, trigger)
 
     # Bytes from the client.

@@ -173,12 +173,10 @@ class HttpConnection:
     # Callbacks of httptools, under its names.
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
         if self.phase is Phase.IDLE:
             self.phase = Phase.HEAD
 
     def on_url(self, url: bytes) -> None:
-        """Add a piece of the target."""
         if self.phase is Phase.HEAD:
             self._target += url
             self._head_size += len(url)
@@ -217,7 +215,6 @@ class HttpConnection:
         return expected and self._parser.get_http_version() != "1.0"  # RFC 9110 §10.1.1
 
     def on_body(self, piece: bytes) -> None:
-        """Add a piece of the body."""
         self._unfinished = 0
         if len(self._body) + len(piece) > self._limits.body:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
@@ -225,7 +222,6 @@ class HttpConnection:
             self._body += piece
 
     def on_message_complete(self) -> None:
-        """Emit the request."""
         self._unfinished = 0
         if self.phase is Phase.FINISHED:
             return

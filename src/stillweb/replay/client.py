@@ -88,7 +88,6 @@ class ReplayClient:
         return self._parsed(parse_info, await self.ask("GET", "/info"))
 
     async def sessions(self) -> list[SessionInfo]:
-        """Return all sessions, the default one first."""
         listed: list[SessionInfo] = (await self.ask("GET", "/sessions"))["sessions"]
         return listed
 

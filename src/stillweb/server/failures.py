@@ -32,8 +32,6 @@ logger = logging.getLogger(__name__)
 
 
 class FailureKind(StrEnum):
-    """Why the server refuses a request."""
-
     FULL = "full"
     BUSY = "busy"
     DRAINING = "draining"

@@ -58,7 +58,6 @@ def is_loopback(host: str) -> bool:
 
 
 def check_request(path: str, headers: Headers, key: str | AccessKeys) -> ServerFault | None:
-    """Return why a request is refused, or None."""
     keys = AccessKeys.of(key)
     host = headers.get("host", "")
     origin = headers.get("origin", "")
@@ -112,7 +111,7 @@ def base_app(title: str, description: str, keys: AccessKeys) -> FastAPI:
         title=title,
         version=__version__,
         description=description,
-        docs_url=None,  # see `app.page`
+        docs_url=None,  # see `serving.page`
         redoc_url=None,
     )
     app.add_exception_handler(StillwebError, failed)

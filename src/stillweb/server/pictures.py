@@ -38,7 +38,6 @@ class PictureStore:
         return len(self._recent)
 
     def put(self, body: bytes) -> str:
-        """Store a picture and return its SHA-256."""
         digest = hashlib.sha256(body).hexdigest()
         if digest in self._recent:
             self._recent.move_to_end(digest)

@@ -1,13 +1,15 @@
-"""Runs a rollout server or a master in this event loop: listening socket, start and shutdown."""
+"""A rollout server or a master in this event loop: application, listening socket, start and shutdown."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from stillweb.errors import ExtraNotInstalled, PortInUse, UsageError
 
@@ -15,25 +17,29 @@ try:
     import sse_starlette  # noqa: F401 - imported here so that one error names the missing extra
     import uvicorn
     from fastapi import FastAPI
+    from fastapi.responses import HTMLResponse
 except ImportError as missing:
     raise ExtraNotInstalled(
         f"the rollout server needs {missing.name}", hint="pip install 'stillweb[serve]'"
     ) from missing
 
-from stillweb.server.app import make_app
 from stillweb.server.cluster.master import Master, make_master_app
 from stillweb.server.engine import Engine
-from stillweb.server.guard import VIEWER, is_loopback
+from stillweb.server.guard import VIEWER, base_app, is_loopback
 from stillweb.server.keys import AccessKeys
 from stillweb.server.limits import BODY_BYTES
-from stillweb.server.monitor.monitor import sampled_status
+from stillweb.server.monitor import monitor
+from stillweb.server.monitor.history import HistoryRecorder
 from stillweb.server.options import ServeOptions
+from stillweb.server.protocols import native, omniboxes, openenv, verltool
 from stillweb.server.viewer.app import make_viewer_app
 from stillweb.server.viewer.app import router as viewer_router
 from stillweb.server.viewer.index import EpisodeIndex
+from stillweb.templates import templates_of
 
 _KEEP_ALIVE_SECONDS = 75  # longer than clients keep connections, so that no request meets a closed connection
 _GRACE_SECONDS = 5  # for open responses after all leases have ended
+_METHODS = ("get", "post", "put", "patch", "delete")
 
 
 class _Uvicorn(uvicorn.Server):
@@ -88,7 +94,9 @@ async def serve_rollouts(
                 root.mkdir(parents=True, exist_ok=True)
                 app.include_router(viewer_router(EpisodeIndex.open(root), VIEWER), include_in_schema=False)
             await stack.enter_async_context(_answering(app, listener))
-            await stack.enter_async_context(app.state.history.recording(partial(sampled_status, engine)))
+            await stack.enter_async_context(
+                app.state.history.recording(partial(monitor.sampled_status, engine))
+            )
             try:
                 yield RolloutServer(_url(listener), engine)
             finally:
@@ -185,3 +193,72 @@ def _listening(host: str, port: int, keys: AccessKeys) -> Iterator[socket.socket
 def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+# --- application ----------------------------------------------------------------------------------
+
+
+def page(document: dict[str, Any]) -> str:
+    """Return an OpenAPI document as one HTML page.
+
+    FastAPI's own pages (Swagger UI, ReDoc) load about 1.5 MB of scripts from a CDN. This page must work
+    without internet and without scripts from other origins. Packages that bundle the scripts add megabytes to
+    every installation, so the page is a template.
+    """
+    tags: dict[str, list[dict[str, Any]]] = {}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            if method in _METHODS:
+                tag = (operation.get("tags") or ["other"])[0]
+                tags.setdefault(tag, []).append(_operation(path, method, operation))
+    schemas = document.get("components", {}).get("schemas", {})
+    texts = {name: json.dumps(schema, indent=2, ensure_ascii=False) for name, schema in schemas.items()}
+    template = templates_of("stillweb.server").get_template("api.html.j2")
+    return template.render(info=document["info"], tags=tags, schemas=texts)
+
+
+def _operation(path: str, method: str, operation: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "path": path,
+        "method": method.upper(),
+        "summary": operation.get("summary", ""),
+        "description": operation.get("description", ""),
+        "parameters": operation.get("parameters", []),
+        "body": _model(operation.get("requestBody", {})),
+        "responses": {
+            status: {"text": each.get("description", ""), "model": _model(each)}
+            for status, each in operation.get("responses", {}).items()
+        },
+    }
+
+
+def _model(content: dict[str, Any]) -> str:
+    schema = content.get("content", {}).get("application/json", {}).get("schema", {})
+    return str(schema.get("$ref", "")).rpartition("/")[2]
+
+
+_DESCRIPTION = (
+    "Episodes on replayed sites, leased to trainers. A failure of browser, page or replay has status 502 or "
+    "503 and the kind infra_error, and never a reward."
+)
+
+
+def make_app(engine: Engine, keys: AccessKeys) -> FastAPI:
+    """Return the application of a started engine."""
+    app = base_app("stillweb serve", _DESCRIPTION, keys)
+    app.state.engine = engine
+    app.state.history = HistoryRecorder()
+    app.state.trajectories = verltool.TrajectoryLeases(engine)
+    app.include_router(native.router())
+    app.include_router(monitor.router())
+    app.include_router(omniboxes.router("/omniboxes"))
+    app.include_router(omniboxes.router(""), include_in_schema=False)  # WebGym clients use the root
+    app.include_router(openenv.router("/openenv"))
+    app.add_api_websocket_route("/ws", openenv.socket)
+    app.include_router(verltool.router("/verl-tool"))
+
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(page(app.openapi()))
+
+    app.add_api_route("/docs", docs, methods=["GET"], include_in_schema=False)
+    return app

@@ -72,7 +72,6 @@ class ReplaySession:
         self.proxy = str(httpx.URL(url).copy_with(port=port, path="/")).rstrip("/")
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return the entries of its ledger."""
         entries: list[dict[str, Any]] = self._request("GET", f"/sessions/{self.id}/ledger?after=0")["entries"]
         return entries
 
@@ -213,7 +212,6 @@ class ReplayBrowserEnv(BrowserEnv):  # type: ignore[misc]
         return result
 
     def close(self) -> None:
-        """Close the browser and the replay session."""
         super().close()
         session, self._session = self._session, None
         if session:

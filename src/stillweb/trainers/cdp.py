@@ -104,7 +104,6 @@ class CdpBrowser:
         return facts
 
     async def requests(self) -> list[dict[str, Any]]:
-        """Return the ledger of the replay session."""
         return [asdict(entry) for entry in (await self._replay.ledger(self.session.id)).entries]
 
     async def score(self, answer: str = "", *, target: str = "") -> Score:

@@ -122,7 +122,6 @@ class StillwebEnvironment(Environment[StillwebAction, StillwebObservation, State
         )
 
     def close(self) -> None:
-        """Release the session."""
         self._source.run(self._release())
 
     async def _reset(

@@ -104,7 +104,6 @@ class StillwebTextEnv(BaseTextEnv):  # type: ignore[misc]
         self._source.run(self._episode.close())
 
     def get_metrics(self) -> dict[str, Any]:
-        """Return the figures that SkyRL averages."""
         return {"steps": self._episode.steps, "reward": self._episode.reward or 0.0}
 
     def _checked(self, reply: ToolReply) -> ToolReply:

@@ -135,12 +135,10 @@ class ReplayGroupBuilder(EnvGroupBuilder):  # type: ignore[misc]
         return [EnvFromMessageEnv(self.renderer, env, **self.limits) for env in made]
 
     async def cleanup(self) -> None:
-        """Release all sessions of the group."""
         while self._envs:
             await self._envs.pop().aclose()
 
     def logging_tags(self) -> list[str]:
-        """Return the tag of the metrics."""
         return ["stillweb"]
 
 

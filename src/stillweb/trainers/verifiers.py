@@ -75,7 +75,6 @@ class ReplayTaskset(vf.Taskset[_Task, _TasksetConfig]):  # type: ignore[misc]
     """A task for each row of its configuration."""
 
     def load(self) -> Iterator[_Task]:
-        """Yield the tasks."""
         rows: list[Mapping[str, Any]] = [{"task_id": each} for each in self.config.task_ids]
         for number, row in enumerate([*rows, *self.config.rows]):
             start = start_of_row(row, "the taskset's configuration")

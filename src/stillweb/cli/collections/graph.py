@@ -9,8 +9,7 @@ import click
 
 from stillweb.cli.console import echo, print_json, print_table
 from stillweb.cli.options import FILE, collections_option, json_option
-from stillweb.collections.graph import StateGraph, graph_of
-from stillweb.collections.graphpicture import picture
+from stillweb.collections.graph import StateGraph, graph_of, picture
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import write_atomically
 

@@ -7,6 +7,7 @@ import shlex
 import signal
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import click
@@ -14,7 +15,8 @@ from click.core import ParameterSource
 
 from stillweb.certs import CertAuthority
 from stillweb.cli import LazyGroup
-from stillweb.cli.console import Sectioned, echo, print_json, until_signal
+from stillweb.cli.collections.redactions import redacted_in_words
+from stillweb.cli.console import Sectioned, echo, print_json, progress, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, option_names, options_from
 from stillweb.cli.record.explore import (
     EXPLORING,
@@ -25,18 +27,95 @@ from stillweb.cli.record.explore import (
     print_explored,
 )
 from stillweb.cli.record.login import login, login_from, login_options
-from stillweb.cli.record.report import CrawlProgress, print_crawl
 from stillweb.cli.record.shared import LISTENING, check_record_options, name_options, refuse_without
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
+from stillweb.record.behaviors.behaviors import describe_actions
 from stillweb.record.browsertrix.run import BrowsertrixCrawl, Job, plan
 from stillweb.record.browsertrix.settings import Container
 from stillweb.record.crawl.crawl import crawl as crawl_pages
-from stillweb.record.crawl.report import CrawlReport
+from stillweb.record.crawl.report import CrawlEvent, CrawlReport
 from stillweb.record.crawl.twice import Twice, record_again
 from stillweb.record.explore.options import ExploreOptions
 from stillweb.record.options import CrawlOptions
-from stillweb.record.recording import collection_to_fill
+from stillweb.record.recording import PAGE_LIMIT, collection_to_fill
+
+
+class CrawlProgress:
+    """The progress of a crawl on stderr; use it as a context manager."""
+
+    def __init__(self) -> None:
+        self._bar = progress()
+        self._task = self._bar.add_task("recording", total=None)
+
+    def __enter__(self) -> CrawlProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        self._bar.console.print(text, markup=False, soft_wrap=True)
+
+    def stage(self, description: str) -> None:
+        self._bar.update(self._task, description=description)
+
+    def show(self, event: CrawlEvent) -> None:
+        """Update the bar, and print a line for a page that failed or was retried."""
+        done = event.pages + event.files + event.failed
+        text = (
+            f"{event.queued} queued, {event.failed} failed, {event.body_bytes / 1e6:.1f} MB, "
+            f"{event.per_minute:.0f} pages/min"
+        )
+        self._bar.update(self._task, completed=done, total=done + event.queued, description=text)
+        for text in event.warnings:
+            self.say(f"warning: {text}")
+        if event.error:
+            before = f" (before: {event.retried})" if event.retried not in ("", event.error) else ""
+            self.say(f"not recorded: {event.url}: {event.error}{before}")
+        elif event.retried:
+            self.say(f"recorded after a retry: {event.url}: {event.retried}")
+
+
+def print_crawl(report: CrawlReport, collection: Collection) -> None:
+    """Print the totals of a crawl to stdout and its gaps to stderr."""
+    echo(
+        f"{collection.name}: {len(report.pages)} pages, {len(report.failed_pages)} not loaded, "
+        f"{report.exchanges} exchanges, {report.body_bytes} bytes, {report.captures} captures"
+    )
+    if report.files:
+        echo(f"  {len(report.files)} linked files recorded (not counted as pages)")
+    if report.behaviours:
+        echo(f"  page interactions: {describe_actions(report.behaviours)}")
+    if redacted := redacted_in_words(collection.manifest().redactions):
+        echo(f"  {redacted}")
+    _print_gaps(report)
+
+
+def _print_gaps(report: CrawlReport) -> None:
+    if report.stopped:
+        partial = "" if report.stopped.startswith(PAGE_LIMIT) else "partial: "
+        echo(f"{partial}stopped by {report.stopped}; run again with --append to continue", err=True)
+    if report.files_left:
+        found = f"{len(report.files_left)} linked files are not recorded, such as {report.files_left[0]}"
+        echo(f"  {found}; --files records them", err=True)
+    if refused := [page for page in report.pages if page.status >= HTTPStatus.BAD_REQUEST]:
+        first = f"such as {refused[0].url} ({refused[0].status})"
+        echo(f"  {len(refused)} pages answered with status 400 or more, {first}", err=True)
+    for line in report.repaired:
+        echo(f"  repaired: {line}", err=True)
+    for what, count in report.notes.items():
+        echo(f"  {count} x {what}", err=True)
+    for url, count in report.versions.items():
+        echo(f"  {count} versions of {url} in this crawl", err=True)
+    for url in report.forbidden:
+        echo(f"  left out by robots.txt: {url}", err=True)
+    for url, why in report.sitemaps.items():
+        echo(f"  not read: {url}: {why}", err=True)
+    for url, why in report.failed_requests.items():
+        echo(f"  no answer: {url}: {why}", err=True)
+
 
 BROWSERTRIX, BROWSER = "browsertrix", "browser"
 
@@ -100,7 +179,6 @@ def uses_browsertrix(ctx: click.Context, given: dict[str, Any]) -> bool:
 def crawl_by_browsertrix(
     ctx: click.Context, given: dict[str, Any], options: CrawlOptions, container: Container
 ) -> None:
-    """Record pages with browsertrix-crawler."""
     job = Job(given["root"], given["name"], given["urls"], options, container, append=given["append"])
     if given["dry_run"]:
         planned = plan(job)
@@ -144,7 +222,6 @@ _SHOWN = 10
 
 
 def twice_options(command: F) -> F:
-    """Add `--twice` and `--keep-second`."""
     keep = click.option("--keep-second", is_flag=True, help="Keep the second recording as NAME@twice.")
     twice = click.option(
         "--twice",

@@ -97,7 +97,6 @@ def _explore(
 
 
 def print_explored(name: str, report: ExploreReport) -> None:
-    """Print the totals of an exploration."""
     totals = report.summary
     echo(
         f"{name}: {report.acts} actions taken, {totals['states']} states, {report.waiting} not reached, "

@@ -58,7 +58,6 @@ def _harvest(addition: Addition, scope: Scope, options: HarvestOptions) -> Harve
 
 
 def print_harvest(name: str, report: HarvestReport) -> None:
-    """Print what a harvest recorded."""
     rate = report.pages / report.seconds if report.seconds else 0.0
     echo(
         f"{name}: {report.pages} pages, {report.forms} forms, {report.requests} requests, "

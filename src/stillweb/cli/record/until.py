@@ -106,7 +106,6 @@ async def _write_report(addition: Addition, options: UntilOptions, report: Until
 
 
 def print_until(name: str, report: UntilReport) -> None:
-    """Print a table of rounds, and the causes that are left."""
     rows = []
     for each in report.rounds:
         rate, counts = each.result.miss_rate(), each.result.counts()

@@ -79,7 +79,6 @@ class BrowsertrixArtifacts:
         self._count = 0
 
     def see(self, record: WarcRecord) -> None:
-        """Store a record if it is an artifact."""
         if record.type == "warcinfo":
             found = _SOFTWARE.search(record.block)
             self.version = self.version or (found[1].decode() if found else "")

@@ -81,7 +81,6 @@ class Observed:
         return sha256(masked(location + b"\n" + self.body)).digest()
 
     def path_glob(self, differing: Iterable[Leaf]) -> str:
-        """Return the path with `*` for the segments among some leaves."""
         stars = {leaf.at for leaf in differing if leaf.where is Where.PATH}
         segments = self.parts.path.split("/")
         return "/".join("*" if number in stars else text for number, text in enumerate(segments))

@@ -39,7 +39,6 @@ class SegmentName(NamedTuple):
     size: int
 
     def file(self, pack: Path, store: Path) -> Path:
-        """Return the path of the segment."""
         return pack / form.BODIES if self.name == OWN else store / f"{self.name.hex()}.bodies"
 
 

@@ -65,7 +65,6 @@ class PackIndex:
         return table
 
     def close(self) -> None:
-        """Release the views of the mmap."""
         self._views.close()
 
     def lookup(self, key: bytes) -> list[int]:

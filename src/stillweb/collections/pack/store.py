@@ -235,7 +235,6 @@ class BodyStore:
         return named
 
     def segments(self) -> list[str]:
-        """Return the names of the segments, sorted."""
         if not self.path.is_dir():
             return []
         return sorted(file.stem for file in self.path.glob("*.bodies") if file.with_suffix(".table").exists())

@@ -297,7 +297,6 @@ def latest_certificate(folder: Path, environment_id: str) -> Certificate | None:
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """Return the digest of a JSON object in canonical form."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -308,8 +307,6 @@ _MAX_FORMS = 3
 
 
 class VerifyVerdict(StrEnum):
-    """Result of verifying one trace."""
-
     EQUAL = "equal"
     ELSEWHERE = "another machine"  # differs, and browser build, fonts or CPU differ as well
     DIVERGENCE = "divergence"

@@ -122,7 +122,6 @@ class CertifySetup:
         return ContentStore(self.folder / "observations")
 
     def path(self, trace: Trace, condition: Condition, index: int) -> Path:
-        """Return the file of a run."""
         inputs = {
             "environment_id": self.environment_id,
             "backend": self.backend,
@@ -312,7 +311,6 @@ class CertifyOptions:
         return self.observe or tuple(form for form in FORMS if form in known)
 
     def total(self, traces: int) -> int:
-        """Return the total number of runs for `traces` traces."""
         return sum(traces * planned(traces, condition, self.runs) for condition in self.conditions)
 
 

@@ -102,7 +102,6 @@ class _Finder:
             yield self._finding(FindingKind.SCRIPT_ERROR, _script_of(line.text) or page.url, text)
 
     def changes(self) -> Iterator[Finding]:
-        """Yield the differences in requests and responses between two recordings of a page."""
         for row in (row for row in self.page.resources if row.weight):
             noun = _noun(row)
             if row.agreement is ResourceAgreement.EXTRA:

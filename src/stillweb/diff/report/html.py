@@ -75,7 +75,6 @@ def write_html(report: DiffReport, folder: Path, certificate: Certificate | None
 
 
 def write_certificate(certificate: Certificate, folder: Path) -> Path:
-    """Write a certificate as `index.html` and return its path."""
     return _write(folder, render(None, certificate))
 
 

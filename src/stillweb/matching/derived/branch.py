@@ -324,7 +324,6 @@ class ActiveBranch:
 
 
 def dump(branch: Branch) -> dict[str, Any]:
-    """Return a branch as JSON."""
     sets = EncodingSets()
     write = branch.write
     stored = {
@@ -361,7 +360,6 @@ def dump(branch: Branch) -> dict[str, Any]:
 
 
 def load(stored: dict[str, Any]) -> Branch:
-    """Read what `dump` returned."""
     sets = [frozenset(names) for names in stored["encodings"]]
     write = stored["write"]
     return Branch(

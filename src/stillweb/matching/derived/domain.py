@@ -154,7 +154,6 @@ class Domain:
         return ""
 
     def dump(self) -> dict[str, Any]:
-        """Return the domain as JSON."""
         return {
             "kind": self.kind,
             "shapes": sorted(self.shapes),
@@ -169,7 +168,6 @@ class Domain:
 
     @classmethod
     def load(cls, stored: dict[str, Any]) -> Domain:
-        """Read what `dump` returned."""
         shapes, separators = (frozenset(stored[name]) for name in ("shapes", "separators"))
         length, word, words = (tuple(stored[name]) for name in ("length", "word", "words"))
         between = tuple((first, last) for first, last in stored.get("between", ()))

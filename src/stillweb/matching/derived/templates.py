@@ -107,7 +107,6 @@ class Template:
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """The slots in order."""
         return tuple(piece for piece in self.pieces if isinstance(piece, Slot))
 
     def dump(self, sets: EncodingSets) -> list[Any]:
@@ -127,7 +126,6 @@ class EncodingSets:
     numbers: dict[frozenset[str], int] = field(default_factory=dict)
 
     def number(self, names: frozenset[str]) -> int:
-        """Return the number of a set, a new one if it has none."""
         return self.numbers.setdefault(names, len(self.numbers))
 
 
@@ -154,7 +152,6 @@ class Split:
 
     @property
     def counts(self) -> list[Count]:
-        """The counts in order."""
         return [atom for atom in self.atoms if isinstance(atom, Count)]
 
 

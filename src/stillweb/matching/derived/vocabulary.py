@@ -60,12 +60,10 @@ class Vocabulary:
         return _digest(_normal(value)) in self.texts
 
     def dump(self) -> list[str]:
-        """Return the digests as texts."""
         return [b"".join(sorted(each)).hex() for each in (self.runs, self.texts)]
 
     @classmethod
     def load(cls, stored: Iterable[str]) -> Vocabulary:
-        """Read what `dump` returned."""
         runs, texts = ({packed[at : at + _DIGEST] for at in range(0, len(packed), _DIGEST)}
                        for packed in map(bytes.fromhex, stored))  # fmt: skip
         return cls(runs=runs, texts=texts)

@@ -32,7 +32,6 @@ class LedgerLine:
     entry: LedgerEntry
 
     def to_json(self) -> str:
-        """Return the line of a ledger file."""
         members = asdict(self.entry)
         if not members["asked"]:
             del members["asked"]
@@ -76,7 +75,6 @@ class LedgerFile:
         self._file.close()
 
     def write(self, session: Session, entry: LedgerEntry) -> None:
-        """Append a response of a session."""
         line = LedgerLine(session.id, session.collection, session.pack.environment_id, entry)
         self._file.write(line.to_json().encode("ascii"))
 

@@ -38,7 +38,6 @@ class FileSource:
         self._reader = LedgerFileReader(Path(source))
 
     async def new(self) -> list[LedgerLine]:
-        """Return the new lines."""
         return list(self._reader.read())
 
     async def aclose(self) -> None:
@@ -90,7 +89,6 @@ class ServerSource:
         return f"{self._client.url}: ledgers lost with their worker: {lost}" if lost else ""
 
     async def aclose(self) -> None:
-        """Close the connection."""
         await self._client.aclose()
 
     async def new(self) -> list[LedgerLine]:

@@ -291,11 +291,9 @@ class Front(ControlBackend):
     # The control API: the hermetic server's, except for ports.
 
     def knows(self, session_id: str) -> bool:
-        """Return whether a session of that id is open."""
         return session_id in self.open_sessions
 
     async def info(self) -> ReplayInfo:
-        """Return what `/info` shows."""
         info = await self._client.info()
         features = {
             **info.features,
@@ -312,7 +310,6 @@ class Front(ControlBackend):
         return Readiness(tuple(reply["missing"]), reply["refused"])
 
     async def metrics(self) -> ControlResponse:
-        """Return what `/metrics` shows."""
         content, media_type = await self._client.read("/metrics")
         return ControlResponse(HTTPStatus.OK, raw=content, media_type=media_type)
 
@@ -325,26 +322,21 @@ class Front(ControlBackend):
         return await self._client.reload(collection)
 
     async def sessions(self) -> list[SessionInfo]:
-        """Return all sessions, the default one first."""
         return [self._state(state) for state in await self._client.sessions()]
 
     async def session(self, session_id: str) -> SessionInfo:
-        """Return the state of a session."""
         return self._state(await self._client.session(session_id))
 
     async def ledger(self, session_id: str, after: int) -> Ledger | None:
-        """Return the ledger of an open session, or of one closed recently."""
         try:
             return await self._client.ledger(session_id, after=after, closed=True)
         except UsageError:
             return None
 
     async def closed_sessions(self) -> list[SessionInfo]:
-        """Return the sessions closed most recently."""
         return await self._client.closed_sessions()
 
     async def reset_session(self, session_id: str) -> SessionInfo:
-        """Reset a session."""
         state: SessionInfo = await self._client.ask("POST", f"/sessions/{session_id}/reset")
         return self._state(state)
 
@@ -367,7 +359,6 @@ class Front(ControlBackend):
         return self._state(state)
 
     async def close_session(self, session_id: str) -> None:
-        """Close a session, its port and its connections."""
         await self._shut(self.open_sessions[session_id])
         await self._client.close_session(session_id)
 

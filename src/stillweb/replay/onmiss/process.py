@@ -116,7 +116,6 @@ class Hermetic:
         raise ReplayError(f"the replay server behind the front ended with status {status}")
 
     async def stop(self) -> None:
-        """End the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:

@@ -185,7 +185,6 @@ class Loopback:
             return await self.reader.readuntil(b"\r\n")
 
     def close(self) -> None:
-        """Close immediately."""
         self.writer.transport.abort()
 
 

@@ -102,7 +102,6 @@ class PywbServer(ControlBackend):
 
     @property
     def proxy(self) -> str:
-        """URL of the proxy of the first collection."""
         return f"http://{authority(self.options.host, self._served[self._default].port)}"
 
     async def wait(self) -> None:
@@ -118,11 +117,9 @@ class PywbServer(ControlBackend):
     # The control API.
 
     def knows(self, session_id: str) -> bool:
-        """Return whether a session of that id is open."""
         return session_id in self._sessions
 
     async def info(self) -> ReplayInfo:
-        """Return what `/info` shows."""
         return ReplayInfo(
             backend="pywb",
             collections={name: served.environment_id for name, served in self._served.items()},
@@ -133,11 +130,9 @@ class PywbServer(ControlBackend):
         )
 
     async def sessions(self) -> list[SessionInfo]:
-        """Return all sessions, the default one first."""
         return [self._state(session_id) for session_id in self._sessions]
 
     async def session(self, session_id: str) -> SessionInfo:
-        """Return the state of a session."""
         return self._state(session_id)
 
     async def ledger(self, session_id: str, after: int) -> Ledger | None:
@@ -219,11 +214,9 @@ class PywbServer(ControlBackend):
         return (await self._process(name)).port
 
     async def start(self) -> None:
-        """Start pywb for the first collection."""
         await self._process(self._default)
 
     async def stop(self) -> None:
-        """End every process."""
         running = [served.process for served in self._served.values() if served.process is not None]
         await asyncio.gather(*(process.stop() for process in running))
 

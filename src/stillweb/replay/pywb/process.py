@@ -238,11 +238,9 @@ class PywbProcess:
         return self._process.returncode is not None and not self._stopping
 
     async def wait(self) -> None:
-        """Wait until it ends."""
         await self._process.wait()
 
     def failure(self) -> ReplayError:
-        """Return the error of a pywb that has ended."""
         return ReplayError(
             f"pywb ended with status {self._process.returncode}; its last lines:\n{self._tail()}",
             hint="stillweb replay NAME --backend native",

@@ -58,7 +58,6 @@ class ResponseCounters:
         self._logged: set[str] = set()
 
     def add(self, tier: str, size: int, ms: float) -> None:
-        """Count a response."""
         self.answers[tier] += 1
         self.bytes += size
         self.ms += ms
@@ -73,7 +72,6 @@ class ResponseCounters:
         return new
 
     def add_up(self, other: ResponseCounters) -> None:
-        """Add the counts of another object."""
         self.answers.update(other.answers)
         self.bytes += other.bytes
         self.damaged += other.damaged
@@ -150,7 +148,6 @@ class _Figures(Collector):
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics."""
         build = {"version": __version__, "python": platform.python_version()}
         yield InfoMetricFamily("stillweb_build", "Version of the running program.", value=build)
         yield from _answers(self._figures)

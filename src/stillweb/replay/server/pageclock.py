@@ -47,7 +47,6 @@ class Released(Generic[T]):
         self._items, self._base = items, None
 
     def take_all(self) -> list[T]:
-        """Return and remove all items."""
         items, self._items = self._items, []
         return [item for _, item in items]
 
@@ -98,7 +97,6 @@ class PageClock:
         return lambda: self._running.pop(script, None) and None
 
     def wake(self) -> None:
-        """Let every connection send what is due."""
         for wake in tuple(self._running.values()):
             wake()
 

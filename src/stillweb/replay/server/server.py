@@ -289,11 +289,9 @@ class ReplayServer(ControlBackend):
     # The control API.
 
     def knows(self, session_id: str) -> bool:
-        """Return whether a session of that id is open."""
         return session_id in self._sessions
 
     async def info(self) -> ReplayInfo:
-        """Return what `/info` shows."""
         for registry in self._registries.values():
             registry.refresh()
         current = {name: registry.current for name, registry in self._registries.items()}
@@ -330,11 +328,9 @@ class ReplayServer(ControlBackend):
         )
 
     async def metrics(self) -> ControlResponse:
-        """Return what `/metrics` shows."""
         return metrics_response(await self.figures())
 
     async def figures(self) -> ReplayMetrics:
-        """Return the current counters."""
         sessions = self._sessions.values()
         worker = WorkerMetrics(
             sessions=dict(Counter(each.session.collection for each in sessions)),
@@ -360,11 +356,9 @@ class ReplayServer(ControlBackend):
         }
 
     async def sessions(self) -> list[SessionInfo]:
-        """Return all sessions, the default one first."""
         return [self._state(each) for each in self._sessions.values()]
 
     async def session(self, session_id: str) -> SessionInfo:
-        """Return the state of a session."""
         return self._state(self._sessions[session_id])
 
     def _state(self, opened: _OpenSession) -> SessionInfo:
@@ -375,20 +369,16 @@ class ReplayServer(ControlBackend):
         }
 
     async def ledger(self, session_id: str, after: int) -> Ledger | None:
-        """Return the ledger of an open session, or of one closed recently."""
         found = self._sessions.get(session_id)
         return found.session.ledger(after) if found else self._closed.ledger(session_id, after)
 
     async def closed_sessions(self) -> list[SessionInfo]:
-        """Return the sessions closed most recently."""
         return self._closed.sessions()
 
     async def conclude(self, session_id: str, outcome: MissOutcome) -> bool:
-        """Put a held miss on the ledger of a session; return False if it holds no such miss."""
         return self._sessions[session_id].session.conclude(outcome)
 
     async def cancel_navigations(self, session_id: str, cancel: bool) -> None:
-        """Answer navigations of a session that miss with 204 or with 404."""
         self._sessions[session_id].session.cancels_navigations = cancel
 
     async def answer_unrecorded(self, session_id: str, allowed: UnrecordedRequest) -> None:
@@ -400,11 +390,9 @@ class ReplayServer(ControlBackend):
         self._sessions[session_id].session.answer_unrecorded(UnrecordedAnswers(**allowed))
 
     async def report_clock(self, session_id: str, now: int) -> ConnectionState:
-        """Release what is due at a virtual time of a session's page; return what was sent so far."""
         return self._sessions[session_id].session.page_clock.report(now)
 
     async def lookup(self, session_id: str, urls: Sequence[str]) -> list[bool]:
-        """Return for each URL whether a session would answer a navigation to it."""
         return self._sessions[session_id].session.lookup(urls)
 
     async def open_session(self, collection: str | None, port: int | None = None) -> SessionInfo:
@@ -455,7 +443,6 @@ class ReplayServer(ControlBackend):
         return self._state(found)
 
     async def close_session(self, session_id: str) -> None:
-        """Close a session, its port and its connections."""
         closing = self._sessions.pop(session_id)
         session, seconds = closing.session, min(1, self.options.drain)
         await drain([closing.listener], seconds)

@@ -417,7 +417,6 @@ class Session:
         return self._weight + _REPEATED * len(self._entries)
 
     def describe(self) -> SessionInfo:
-        """Return the session's status."""
         return {
             "id": self.id,
             "collection": self.collection,

@@ -37,11 +37,9 @@ class Takeover:
         self._continue(answer.head + b"\r\n" + self._script.due(self._loop.time()))
 
     def receive(self, data: bytes) -> None:
-        """Pass bytes of the client to the script."""
         self._continue(self._script.receive(data, self._loop.time()))
 
     def wake(self) -> None:
-        """Send what the session's last mutation released."""
         if not self._is_closing():
             self._continue(self._script.due(self._loop.time()))
 

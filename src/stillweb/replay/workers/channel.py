@@ -18,7 +18,6 @@ _MORE, _LAST = b"c", b"C"  # prefixes of a connection's bytes; the first message
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Return the two ends of a channel."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
@@ -55,7 +54,6 @@ class Channel:
         self._loop.add_reader(end, self._read)
 
     def send(self, message: bytes) -> None:
-        """Send a message."""
         self._queue.append((message, -1))
         self._flush()
 

@@ -157,7 +157,6 @@ class ReplayCluster(ControlBackend):
             transport.abort()  # the worker has its own descriptor, so the client notices nothing
 
     def _lose_sessions(self, worker: Worker) -> int:
-        """Mark the sessions of a dead worker as lost; return their number."""
         lost = [placed for placed in self._placed.values() if placed.worker is worker and not placed.lost]
         for placed in lost:
             placed.lost = True
@@ -172,7 +171,6 @@ class ReplayCluster(ControlBackend):
     # The control API.
 
     def knows(self, session_id: str) -> bool:
-        """Return whether a session of that id is open or lost."""
         return session_id in self._placed
 
     @property
@@ -210,7 +208,6 @@ class ReplayCluster(ControlBackend):
         return Readiness(missing, refused)
 
     async def metrics(self) -> ControlResponse:
-        """Return what `/metrics` shows."""
         return metrics_response(await self.figures())
 
     async def figures(self) -> ReplayMetrics:
@@ -237,7 +234,6 @@ class ReplayCluster(ControlBackend):
         return {**results[0], "newer": any(each["newer"] for each in results), "refused": refused}
 
     async def sessions(self) -> list[SessionInfo]:
-        """Return all sessions, the default one first."""
         states: dict[tuple[int, str], SessionInfo] = {
             (worker.number, state["id"]): state
             for worker, reply in await self._ask_all("GET", "/sessions")
@@ -296,28 +292,23 @@ class ReplayCluster(ControlBackend):
         return [state for _, reply in replies for state in reply["sessions"]]
 
     async def conclude(self, session_id: str, outcome: MissOutcome) -> bool:
-        """Put a held miss on the ledger of a session; return False if it holds no such miss."""
         with suppress(UsageError):
             await self._ask_owner(session_id, "POST", "/misses", outcome)
             return True
         return False
 
     async def cancel_navigations(self, session_id: str, cancel: bool) -> None:
-        """Answer navigations of a session that miss with 204 or with 404."""
         await self._ask_owner(session_id, "POST", "/navigation", {"cancel": cancel})
 
     async def answer_unrecorded(self, session_id: str, allowed: UnrecordedRequest) -> None:
-        """Allow a session further answers to unrecorded requests."""
         await self._ask_owner(session_id, "POST", "/unrecorded", allowed)
 
     async def report_clock(self, session_id: str, now: int) -> ConnectionState:
-        """Release what is due at a virtual time of a session's page; return what was sent so far."""
         _, reply = await self._ask_owner(session_id, "POST", "/clock", {"now": now})
         state: ConnectionState = reply
         return state
 
     async def lookup(self, session_id: str, urls: Sequence[str]) -> list[bool]:
-        """Return for each URL whether a session would answer a navigation to it."""
         _, reply = await self._ask_owner(session_id, "POST", "/lookup", {"urls": list(urls)})
         recorded: list[bool] = reply["recorded"]
         return recorded

@@ -82,12 +82,10 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether it accepts requests."""
         return self._running is not None and not self._ending
 
     @property
     def shown(self) -> WorkerMetrics:
-        """Its metrics."""
         (reported,) = self.figures.workers or (WorkerMetrics(),)
         return replace(reported, number=self.number, up=self.alive, restarts=self.restarts)
 

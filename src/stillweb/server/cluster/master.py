@@ -82,11 +82,9 @@ class Master:
         self._http = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False)
 
     async def close(self) -> None:
-        """Close the connections to the nodes."""
         await self._http.aclose()
 
     def update(self, report: NodeReport, url: str) -> None:
-        """Store the report of a node with a checked URL."""
         self.cluster.update(report.name, url, report.status, clock.monotonic())
         reported, self._reported = self._reported, asyncio.Event()
         reported.set()

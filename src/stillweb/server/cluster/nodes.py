@@ -100,15 +100,12 @@ class NodeRegistry:
         self._nodes.pop(name, None)
 
     def all(self) -> list[ClusterNode]:
-        """Return all nodes by name, including lost ones."""
         return [self._nodes[name] for name in sorted(self._nodes)]
 
     def live(self, now: float) -> list[ClusterNode]:
-        """Return the live nodes by name."""
         return [node for node in self.all() if self._is_live(node, now)]
 
     def find(self, name: str, now: float) -> ClusterNode | None:
-        """Return a live node."""
         node = self._nodes.get(name)
         return node if node and self._is_live(node, now) else None
 

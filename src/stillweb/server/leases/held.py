@@ -59,7 +59,6 @@ class ResponseHistory(Generic[T]):
             self._known.popitem(last=False)
 
     def forget(self, request_id: str) -> None:
-        """Drop a response."""
         self._known.pop(request_id, None)
 
 

@@ -24,8 +24,6 @@ class QueueFull(Exception):
 
 
 class LeaseEnd(StrEnum):
-    """Why a lease ended."""
-
     RELEASED = "released"
     SILENT = "silent"
     LIFETIME = "lifetime"
@@ -73,7 +71,6 @@ class Lease:
 
     @property
     def until(self) -> float:
-        """Time at which the lifetime ends."""
         return self.since + self.terms.lifetime
 
     @property
@@ -82,7 +79,6 @@ class Lease:
         return self.until if self.calls else min(self.until, self.last_heard + self.terms.ttl)
 
     def expiry(self, now: float) -> LeaseEnd | None:
-        """Return why the lease has expired, or None."""
         if now < self.due:
             return None
         return LeaseEnd.LIFETIME if now >= self.until else LeaseEnd.SILENT
@@ -116,12 +112,10 @@ class LeaseTable:
 
     @property
     def waiting(self) -> int:
-        """Number of clients that wait for a session."""
         return len(self._waiting)
 
     @property
     def running(self) -> list[Lease]:
-        """The leases that have not ended."""
         return list(self._running.values())
 
     def get(self, lease_id: str) -> Lease | None:
@@ -146,7 +140,6 @@ class LeaseTable:
         return None
 
     def withdraw(self, lease_id: str) -> None:
-        """Remove a request from the queue."""
         self._waiting.pop(lease_id, None)
 
     def renew(self, lease_id: str, now: float, *, calls: int = 0) -> None:

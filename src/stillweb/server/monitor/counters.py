@@ -22,7 +22,6 @@ class EventRate:
         self.total = 0
 
     def count(self, now: float) -> None:
-        """Count an event."""
         self.total += 1
         second = int(now)
         if self._seconds and self._seconds[-1][0] >= second:

@@ -85,7 +85,6 @@ class Latency(BaseModel):
     sum: float = Field(default=0.0, description="Seconds of all operations")
 
     def add(self, seconds: float) -> None:
-        """Count an operation."""
         self.counts[bisect_left(self.BOUNDS, seconds)] += 1
         self.sum += seconds
 

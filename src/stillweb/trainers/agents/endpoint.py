@@ -369,7 +369,6 @@ class EndpointAgent:
         return policy
 
     async def aclose(self) -> None:
-        """Close the connections."""
         client, self._client = self._client, None
         if client is not None:
             await client.close()

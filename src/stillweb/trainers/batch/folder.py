@@ -88,7 +88,6 @@ class BatchFolder:
             os.close(lock)
 
     def keep(self, rollout: Rollout) -> Result:
-        """Store a finished episode."""
         result = Result.of(rollout)
         self._append(line(result.to_json()).encode("utf-8", "backslashreplace"))
         self.results[result.key] = result
@@ -96,7 +95,6 @@ class BatchFolder:
         return result
 
     def folder_of(self, result: Result) -> Path:
-        """Return the folder of an episode."""
         return self.path / "tasks" / folder_name(result.task) / str(result.number)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -174,7 +172,6 @@ class BatchFolder:
             (self.path / episode).rename(to)
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
-        """Write a JSON file into the folder, atomically."""
         write_atomically(self.path / name, _pretty(value))
 
 

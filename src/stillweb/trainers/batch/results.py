@@ -77,12 +77,10 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether the episode has no reward."""
         return self.reward is None
 
     @classmethod
     def of(cls, rollout: Rollout) -> Self:
-        """Return the result of an episode that has just ended."""
         info, origin = rollout.info or {}, rollout.task.origin
         return cls(
             task=rollout.task.id,
@@ -122,7 +120,6 @@ class Result:
             raise TaskError(f"{where}: not a result of an episode: {error}") from error
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields for `results.jsonl`."""
         values: dict[str, Any] = _adapter().dump_python(self, mode="json")
         return values
 

@@ -165,7 +165,6 @@ class BatchOptions:
         observe_kinds(self.observe)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the options for `batch.json`."""
         values: dict[str, Any] = TypeAdapter(BatchOptions).dump_python(self, mode="json")
         return values
 
@@ -191,7 +190,6 @@ class BatchState:
 
     @property
     def running(self) -> int:
-        """Number of running episodes."""
         return self.started - self.ended
 
     @property

@@ -230,13 +230,11 @@ class RemoteLease(AbstractAsyncContextManager["RemoteLease"]):
         return Turn.of(await self._client.request("POST", f"{self._path}/step", body))
 
     async def observe(self, *kinds: str) -> Mapping[str, Any]:
-        """Observe the page without a step."""
         body = {"observe": list(kinds)}
         seen: Mapping[str, Any] = await self._client.request("POST", f"{self._path}/observe", body)
         return seen
 
     async def picture(self, sha256: str) -> bytes:
-        """Return a picture that an observation refers to."""
         return await self._client.picture(sha256)
 
     async def release(self) -> None:

@@ -64,7 +64,6 @@ class InProcessEngine:
         return EngineLease(self._engine, held)
 
     async def aclose(self) -> None:
-        """Close the engine."""
         await self._engine.close()
 
 
@@ -77,27 +76,22 @@ class EngineLease:
         self._held = held
 
     async def reset(self, *, task: Task | Mapping[str, Any] | None = None, **start: Any) -> Turn:
-        """Start an episode."""
         given = request_start(task, start)
         return _turn(await self._converted(self._engine.reset(self._held, self._start(given))))
 
     async def step(self, action: Mapping[str, Any] | str) -> Turn:
-        """Take an action."""
         return _turn(await self._converted(self._engine.step(self._held, action)))
 
     async def observe(self, *kinds: str) -> Mapping[str, Any]:
-        """Observe the page without a step."""
         seen: Mapping[str, Any] = await self._converted(self._engine.observe(self._held, kinds))
         return seen
 
     async def picture(self, sha256: str) -> bytes:
-        """Return a picture that an observation refers to."""
         if body := self._engine.pictures.get(sha256):
             return body
         raise InfraError(f"picture {sha256} was dropped from memory")
 
     async def release(self) -> None:
-        """Release the session."""
         await self._engine.leases.release(self._held)
 
     def _start(self, given: Mapping[str, Any]) -> Start:

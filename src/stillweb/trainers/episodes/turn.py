@@ -41,7 +41,6 @@ class Turn:
 
     @property
     def over(self) -> bool:
-        """Whether the episode has ended."""
         return self.terminated or self.truncated
 
     @property

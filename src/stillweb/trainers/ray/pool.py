@@ -104,7 +104,6 @@ class WorkerPool:
 
     @property
     def sessions(self) -> int:
-        """Sessions of each worker."""
         return self.config.sessions
 
     def start(self, config: RayWorkerConfig) -> None:
@@ -131,7 +130,6 @@ class WorkerPool:
             )
 
     def close(self) -> None:
-        """End the workers and leave their episodes."""
         # A worker that is not yet scheduled would never answer.
         closing = [slot.handle.close.remote() for slot in self.slots if _is_ready(slot.started)]
         if closing:

@@ -218,7 +218,6 @@ class EnvWorker:
         return {"observation": seen, "info": info, **ended}, pictures
 
     async def observe(self, i: int, kinds: Sequence[str]) -> tuple[dict[str, Any], Bodies]:
-        """Observe the page of a session."""
         return _with_references(await self.vector.observe(i, *kinds))
 
     async def give_back(self, i: int) -> None:

@@ -103,7 +103,6 @@ class StillwebAgentLoop(ToolAgentLoop):  # type: ignore[misc]
             self.tool_schemas = [schema.model_dump(exclude_unset=True, exclude_none=True)]
 
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> AgentLoopOutput:
-        """Play the row's episode."""
         start = start_of_row(_row(kwargs), "tools_kwargs.browser.create_kwargs")
         attempt = 1
         while True:
