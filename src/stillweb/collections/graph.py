@@ -7,8 +7,8 @@ the site may have been changed by another browser context before it: the state t
 the one that the graph shows.
 
 `picture` draws it as one HTML page with one SVG, without scripts. The recorded line goes down on the left;
-equal writes in a row are one arrow. Branches go to the right, one column for each form in a row. Dashed arrows
-are uncertain.
+equal writes in a row are one arrow. Branches go to the right, one column for each form in a row. Dashed
+arrows are uncertain.
 """
 
 from __future__ import annotations
