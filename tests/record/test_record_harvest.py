@@ -28,12 +28,13 @@ from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.options import ExploreOptions
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.walks import WalkOptions, record_walks
-from stillweb.record.harvest.fetch import PageFetcher, TooLarge, recorded_requests
+from stillweb.record.harvest.fetch import PageFetcher, TooLarge, recorded_posts, recorded_requests
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
 from stillweb.record.harvest.harvest import STATE_FILE, HarvestOptions, HarvestReport, harvest
-from stillweb.record.harvest.misses import plain_requests, word_templates
+from stillweb.record.harvest.misses import PlainRequest, plain_requests, word_templates
 from stillweb.record.harvest.page import Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForms
+from stillweb.record.harvest.scripted import learn_kinds
 from stillweb.record.harvest.words import SiteWords, WordRequests, WordTemplate, with_beginnings
 from stillweb.record.login.steps import read_storage_state
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
@@ -236,16 +237,86 @@ def test_misses_without_a_token_are_sent_again_and_documents_are_not():
         missed(f"{HOME}page", resource="document"),
         missed(f"{HOME}suggest", "POST", body=b"s=tea", **FORM),
         missed(f"{HOME}save", "POST", body=b"t=8f14e45fceea167a5a36dedd4bea2543&s=tea", **FORM),
+        missed(f"{HOME}keep", "POST", body=b"csrf=kettle&s=tea", **FORM),
+        missed(f"{HOME}list", "POST", body=b"call=medialist&csrf=&at=1795476277&s=interactive", **FORM),
         missed(f"{HOME}json", "POST", body=b"{}", content_type="application/json"),
     ]
     plain = list(plain_requests(misses, unsafe=True))
     assert [(each.method, each.url, each.body) for each in plain] == [
         ("GET", f"{HOME}a.json", None),
         ("POST", f"{HOME}suggest", b"s=tea"),
+        ("POST", f"{HOME}list", b"call=medialist&csrf=&at=1795476277&s=interactive"),  # long words
     ]
     assert plain[0].fields == (("accept", "application/json"),)
     assert plain[0].referer == HOME
     assert [each.method for each in plain_requests(misses, unsafe=False)] == ["GET"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "is_plain"),
+    [
+        ("api/runs/search", '{"filter": "kettle", "limit": 9}', True),
+        ("api/runs/create", '{"name": "kettle"}', False),
+        ("api/searches", '{"name": "kettle"}', False),
+        ("api/getItems", '{"ids": ["1", "2"]}', True),
+        ("api/search", '{"session": {"id": "8f14e45fceea167a5a36dedd4bea2543"}}', False),
+        ("api/search", "[" * 100_000, False),
+        ("graphql", '{"query": "query All { items { name } }"}', True),
+        ("graphql", '{"query": "mutation Add { add { name } }"}', False),
+        ("graphql", '{"query": "query A { a } mutation Add { add { name } }"}', False),
+    ],
+)
+def test_json_by_post_is_sent_again_if_it_only_reads(path: str, body: str, is_plain: bool):
+    miss = missed(HOME + path, "POST", body=body.encode(), content_type="application/json")
+    assert bool(list(plain_requests([miss], unsafe=True))) == is_plain
+
+
+def test_scripts_that_repeat_links_do_so_on_other_pages_of_the_kind():
+    def media(page: str, folder: str = "") -> str:
+        return f"{HOME}doku?id={page}&do=media" + (f"&ns={folder}" if folder else "")
+
+    def part(page: str, pairs: str) -> PlainRequest:
+        fields = (("content-type", "application/x-www-form-urlencoded"),)
+        return PlainRequest("POST", f"{HOME}ajax", "empty", page, fields, pairs.encode())
+
+    pages = {
+        media(page): [media(page, "b"), media(page, "c"), f"{HOME}doku?id={page}&do=edit", f"{HOME}?ns=b"]
+        for page in ("start", "about", "third")
+    }
+    seen = [
+        part(media("start"), "call=list&id=start&do=media&ns=b"),
+        part(media("about") + "#top", "call=list&id=about&do=media&ns=c"),
+        part(media("about"), "call=find&q=kettle"),  # repeats no link
+    ]
+    (kind,) = learn_kinds(seen, lambda url: pages.get(url, []))
+    assert [kind.is_on(url) for url in (media("third"), f"{HOME}doku?id=third&do=edit", HOME)] == [1, 0, 0]
+    found = [each for url in pages[media("third")] if (each := kind.request_for(media("third"), url))]
+    assert [each.body for each in found] == [
+        b"call=list&id=third&do=media&ns=b",
+        b"call=list&id=third&do=media&ns=c",
+    ]
+    assert {each.referer for each in found} == {media("third")}
+    (single,) = learn_kinds(seen[:1], lambda url: pages.get(url, []))
+    assert not single.is_on(media("third"))
+
+
+def test_recorded_posts_are_those_of_scripts_without_a_token_each_once(tmp_path: Path):
+    collection = Collection.create(tmp_path, "site")
+    form = ("Content-Type", "application/x-www-form-urlencoded")
+    script, page = ("Sec-Fetch-Dest", "empty"), ("Sec-Fetch-Dest", "document")
+    sent = [
+        ("suggest", (form, script), b"q=tea%20pot"),
+        ("suggest", (form, script), b"q=tea+pot"),  # the same in another spelling
+        ("plain", (form, ("Accept", "*/*")), b"q=tea"),
+        ("chat", (form, page), b"q=tea"),
+        ("save", (form, script), b"csrf=x1&q=tea"),
+    ]
+    with CollectionWriter(collection) as writer:
+        for path, fields, body in sent:
+            answer = Response(200, headers=(("Content-Type", "text/html"),))
+            writer.write(Exchange(Request("POST", HOME + path, fields, body), answer, "20260101000000"))
+    found = sorted(each.url.removeprefix(HOME) for each in recorded_posts(collection))
+    assert found == ["plain", "suggest"]
 
 
 def test_a_typed_word_makes_a_request_a_template():

@@ -201,7 +201,7 @@ class _FormsRun:
         self._variants: list[FormVariant] = []
         self._form_pages: list[str] = []
         self._script_pages: list[str] = []
-        self._end = clock.monotonic() + options.wanted.seconds if options.wanted else None
+        self._end: float | None = None
         self.vocabulary = Vocabulary()
         self.proved: list[Branch] = []
 
@@ -211,6 +211,8 @@ class _FormsRun:
     async def run(self, on_form: OnForm) -> list[FormOutcome]:
         """Record the planned forms."""
         planned = self._plan()[: self._options.forms]
+        if self._options.wanted:
+            self._end = clock.monotonic() + self._options.wanted.seconds
         if self._options.pairs:
             self._form_pages = [each.variant.page for each in planned if each.variant.posts]
         outcomes = []

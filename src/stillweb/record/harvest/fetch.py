@@ -28,7 +28,7 @@ from stillweb.http.codec import decode
 from stillweb.model import BUSY, Capture, Exchange, Headers, Request, Response, destination, header
 from stillweb.record.crawl.fetch import tls_context
 from stillweb.record.crawl.scope import page_link
-from stillweb.record.harvest.misses import PlainRequest
+from stillweb.record.harvest.misses import PlainRequest, is_plain_post
 from stillweb.record.login.run import log_in_separately
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
@@ -45,6 +45,7 @@ __all__ = [
     "decoded_body",
     "location_of",
     "recorded_fields",
+    "recorded_posts",
     "recorded_requests",
     "refuses_strangers",
     "signed_in",
@@ -89,6 +90,22 @@ def recorded_fields(collection: Collection) -> dict[str, Headers]:
         if kind not in found:
             found[kind] = visitor_fields(request.headers)
     return found
+
+
+def recorded_posts(collection: Collection) -> Iterator[PlainRequest]:
+    """Yield the POST requests of form data without a token that scripts sent, each once."""
+    seen: set[str] = set()
+    for capture in collection.captures():
+        if capture.method != "POST" or capture.request_offset < 0:
+            continue
+        request = collection.read_capture(capture).request
+        # Over http, browsers say only of documents and their resources what they are for.
+        if destination(request.headers) in ("", "empty") and is_plain_post(request):
+            page, fields = header(request.headers, "referer"), visitor_fields(request.headers)
+            found = PlainRequest("POST", request.url, "empty", page, fields, request.raw_body)
+            if found.key not in seen:
+                seen.add(found.key)
+                yield found
 
 
 def recorded_requests(collection: Collection) -> Iterator[PlainRequest]:

@@ -29,7 +29,7 @@ from stillweb.collections.manifest import write_atomically
 from stillweb.collections.misses import Missed
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError, RecordError, UpstreamUnreachable
-from stillweb.model import HTML_TYPES, Exchange
+from stillweb.model import HTML_TYPES, Capture, Exchange
 from stillweb.options import Option
 from stillweb.record.crawl.fetch import Fetcher, Robots
 from stillweb.record.crawl.scope import Scope
@@ -44,6 +44,7 @@ from stillweb.record.harvest.fetch import (
     decoded_body,
     location_of,
     recorded_fields,
+    recorded_posts,
     recorded_requests,
     refuses_strangers,
     signed_in,
@@ -52,6 +53,7 @@ from stillweb.record.harvest.frontier import HarvestFrontier, Pending
 from stillweb.record.harvest.misses import PlainRequest, plain_requests
 from stillweb.record.harvest.page import HtmlPage, Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
+from stillweb.record.harvest.scripted import learn_kinds
 from stillweb.record.harvest.typed import TypedText
 from stillweb.record.harvest.words import typed_form
 from stillweb.record.login.steps import Login
@@ -75,6 +77,7 @@ _SEEDS_SHARE, _OTHERS_SHARE = 0.7, 0.3  # weights of the pages where walks start
 _TYPED, _CHANGED = 0.6, 0.2  # likelihoods that a visitor sends a form after typing, or after another change
 _UNADDRESSED = 0.1  # likelihood that a form without an action is sent by the browser, and not by a script
 _WORDS_EVERY = 20  # pages between two choices of words
+_SCRIPTED_PAGES, _SCRIPTED = 300, 600  # pages whose links scripts may follow; requests for these links
 _PAGE_AGAIN = 5_000  # recorded documents that are parsed for their links before anything is fetched
 
 
@@ -223,6 +226,7 @@ class _Harvest:
         self._followed: dict[tuple[str, str], bool] = {}
         self._frontier = HarvestFrontier()
         self._parsed: set[str] = set()
+        self._documents: dict[str, Capture] = {}
         self.typed = TypedText(collection, self._frontier, self._recorded, options.words)
         self._until_words = _WORDS_EVERY
         self._until_forms = _FORMS_EVERY
@@ -249,10 +253,15 @@ class _Harvest:
             if miss.method == "GET" and miss.resource == "document" and self._is_followed(miss.url, ""):
                 self._frontier.add(wire_url(miss.url), start, 1.0)
         missed = list(plain_requests(self._options.misses, unsafe=bool(self._options.forms)))
+        known = list(recorded_requests(self._collection))
+        if self._options.forms:
+            posts = list(recorded_posts(self._collection))
+            self._recorded.update(each.key for each in posts)
+            known += posts
         try:
             self._limit_time(_MISSES_SHARE)
             await self._send_plain(fetcher, missed)
-            known = recorded_requests(self._collection)
+            await self._send_plain(fetcher, self._scripted([*missed, *known]))
             self.typed.add_requests(missed, known, self._options.misses, self._options.walked)
             self._limit_time(1.0)
             while await self._fetch_all(fetcher):
@@ -276,6 +285,7 @@ class _Harvest:
             self._recorded.add(capture.url)
             if capture.mime in HTML_TYPES and capture.status == 200 and self._scope.contains(capture.url):
                 documents.append(capture)
+        self._documents = {capture.url: capture for capture in documents}
         seeds = [page.url for page in self._collection.page_list() if page.seed]
         order = {url: number for number, url in enumerate(seeds)}
         documents.sort(key=lambda each: (order.get(each.url, len(order)), each.timestamp))
@@ -599,6 +609,27 @@ class _Harvest:
                 if self._is_followed(lead.url, lead.description):
                     urls[lead.url] = urls.get(lead.url, 0.0) + share
         return urls, others
+
+    def _scripted(self, requests: Iterable[PlainRequest]) -> list[PlainRequest]:
+        """Return what scripts of recorded pages request for their links and forms, as others have shown."""
+        leads: dict[str, list[str]] = {}
+
+        def links_of(url: str) -> list[str]:
+            if url not in leads:
+                capture = self._documents.get(url)
+                body = decoded_body(self._collection.read_capture(capture)) if capture else b""
+                leads[url] = list(self._shares(parse_page(url, body))[0]) if body else []
+            return leads[url]
+
+        kinds = learn_kinds(requests, links_of)
+        pages = [url for url in self._documents if any(kind.is_on(url) for kind in kinds)]
+        found: dict[str, PlainRequest] = {}
+        for page in pages[:_SCRIPTED_PAGES]:
+            on_page = [kind for kind in kinds if kind.is_on(page)]
+            for each in (kind.request_for(page, link) for link in links_of(page) for kind in on_page):
+                if each is not None and each.key not in self._recorded:
+                    found.setdefault(each.key, each)
+        return list(found.values())[:_SCRIPTED]
 
     def _is_followed(self, url: str, description: str) -> bool:
         # Pages repeat most of their links, and each check is some twenty patterns.

@@ -16,15 +16,19 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from stillweb.collections.limits import load_json
 from stillweb.collections.misses import Missed
-from stillweb.matching.values import fits
+from stillweb.errors import LimitExceeded
+from stillweb.matching.values import ValueKind, kind_of
 from stillweb.model import Headers, Request, header
 
 __all__ = ["PlainRequest", "is_plain_post", "plain_requests", "word_templates"]
 
 _FORM = "application/x-www-form-urlencoded"
+_JSON = "application/json"
 _DOCUMENTS = ("document", "iframe", "frame")
 _LONGEST_WORD = 60
 _COMBINATIONS = 4  # of the other parameters of one search, the most frequent first
@@ -34,6 +38,13 @@ _SEARCHED = re.compile(
     re.IGNORECASE,
 )
 """Names of parameters that hold what a visitor types."""
+_READS = re.compile(
+    r"(?:^|[/_.-])(?:search|query|find|filter|list|get|suggest|autocomplete|lookup|count)(?:$|[/_.A-Z-])"
+    r"|(?:[a-z](?:Search|Query|List|Filter|Count)|[/_.-](?:paginate|aggregate))$"
+)
+"""Paths of requests that read although they are sent by POST."""
+_GRAPHQL_QUERY = re.compile(r"\s*(?:query\b|\{)(?![\s\S]*\bmutation\b)")
+_TOKEN = re.compile(r"csrf|xsrf|token|nonce|sectok|verif", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +70,11 @@ class PlainRequest:
 
     @property
     def key(self) -> str:
-        """The URL of a GET request; for others also method and body."""
-        return self.url if self.body is None else f"{self.method} {self.url} {self.body!r}"
+        """The URL of a GET request; for others also method and body, form data in one spelling."""
+        if self.body is None:
+            return self.url
+        is_form = header(self.fields, "content-type").startswith(_FORM)
+        return f"{self.method} {self.url} {urlencode(self.pairs) if is_form else repr(self.body)}"
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -83,7 +97,7 @@ def plain_requests(misses: Iterable[Missed], *, unsafe: bool) -> Iterator[PlainR
 
     Args:
         misses: as the ledger has them.
-        unsafe: whether requests by POST are included, if a script sent them as form data.
+        unsafe: whether requests by POST are included, if a script sent them (`is_plain_post`).
     """
     for miss in misses:
         by_script = miss.resource == "empty"
@@ -94,11 +108,46 @@ def plain_requests(misses: Iterable[Missed], *, unsafe: bool) -> Iterator[PlainR
 
 
 def is_plain_post(request: Request) -> bool:
-    """Return whether a POST of form data holds no value that belongs to one visit, such as a CSRF token."""
-    if request.method != "POST" or not header(request.headers, "content-type").startswith(_FORM):
+    """Return whether a POST may be sent without its page: it holds no CSRF token or the like.
+
+    Form data counts, and JSON if URL or body say that the request only reads.
+    """
+    kind = header(request.headers, "content-type")
+    if request.method != "POST" or not kind.startswith((_FORM, _JSON)):
         return False
-    pairs = parse_qsl(request.raw_body.decode("utf-8", "replace"), keep_blank_values=True)
-    return not any(fits("token", value) for _, value in pairs)
+    text = request.raw_body.decode("utf-8", "replace")
+    if kind.startswith(_FORM):
+        return not any(_is_token(*pair) for pair in parse_qsl(text, keep_blank_values=True))
+    try:
+        content = load_json(request.raw_body)
+    except (ValueError, LimitExceeded):
+        return False
+    return _only_reads(request.url, content) and not any(_is_token(*pair) for pair in _leaves("", content))
+
+
+def _only_reads(url: str, content: Any) -> bool:
+    if isinstance(content, dict) and isinstance(query := content.get("query"), str) and "{" in query:
+        return _GRAPHQL_QUERY.match(query) is not None
+    return _READS.search(urlsplit(url).path) is not None
+
+
+def _leaves(name: str, content: Any) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a JSON value, each with the nearest name."""
+    if isinstance(content, dict):
+        for key, value in content.items():
+            yield from _leaves(key, value)
+    elif isinstance(content, list):
+        for value in content:
+            yield from _leaves(name, value)
+    elif isinstance(content, str):
+        yield name, content
+
+
+def _is_token(name: str, value: str) -> bool:
+    """Return whether a value may belong to one visit; a long word is none."""
+    if value.isdigit():
+        return False
+    return bool(value and _TOKEN.search(name)) or kind_of(value, ()) is ValueKind.RANDOM
 
 
 def word_templates(
