@@ -83,15 +83,7 @@ class StillwebWorkflow(RolloutWorkflow):  # type: ignore[misc]
         self._failures = FailureHandling(
             FailurePolicy.RETRY, attempts=chosen.attempts, after=FailurePolicy.NONE
         )
-        self._options = ToolOptions(
-            owner="areal",
-            ttl=None,
-            beat=True,
-            limit=chosen.max_observation_length,
-            attempts=1,
-            first="act",
-            pictures=False,
-        )
+        self._options = ToolOptions.of_loop("areal", chosen.max_observation_length, attempts=1)
 
     async def arun_episode(self, engine: Any, data: dict[str, Any]) -> Any:
         """Play the row's episode; return its interactions, or None if it failed."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from stillweb.env import Outcome
 from stillweb.errors import ExtraNotInstalled
-from stillweb.trainers.agents.reply import read_reply
+from stillweb.trainers.agents.reply import ACT_IN_JSON, read_reply
 from stillweb.trainers.episodes.source import open_source
 from stillweb.trainers.episodes.start import start_of_row
 from stillweb.trainers.episodes.tool import ToolEpisode, ToolOptions
@@ -36,12 +36,6 @@ except ImportError as missing:
     ) from missing
 
 
-_SYSTEM = (
-    "You act on a web page to reach a goal. Reply with one action as a JSON object, such as "
-    '{"action": "click", "bid": "a12"} or {"action": "fill", "bid": "a3", "value": "Ada"}. '
-    'When the goal is reached or impossible, reply with {"action": "terminate", "answer": "..."}.'
-)
-
 Message = dict[str, Any]
 
 
@@ -51,7 +45,7 @@ class AtroposConfig(BaseEnvConfig):  # type: ignore[misc]
     server: str = Field(default="", description="URL of `stillweb serve`")
     source: dict[str, Any] = Field(default_factory=dict, description="instead of a server: see open_source")
     rows: list[dict[str, Any]] = Field(default_factory=list, description="`task_id`, `task` or `url` each")
-    system: str = Field(default=_SYSTEM, description="system prompt")
+    system: str = Field(default=ACT_IN_JSON, description="system prompt")
     max_turns: int = Field(default=30, description="replies of the model in an episode")
     max_observation_length: int = Field(default=8192, description="characters of an observation")
 
@@ -66,14 +60,7 @@ class AtroposEnv(BaseEnv):  # type: ignore[misc]
         super().__init__(*args, **named)
         config = self.config
         self._source = open_source(config.server or config.source)
-        self._options = ToolOptions(
-            owner="atropos",
-            ttl=None,
-            beat=True,
-            first="act",
-            limit=config.max_observation_length,
-            pictures=False,
-        )
+        self._options = ToolOptions.of_loop("atropos", config.max_observation_length)
         self._next = 0
 
     async def setup(self) -> None:

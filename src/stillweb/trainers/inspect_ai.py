@@ -78,15 +78,8 @@ def browser_solver(
         max_observation_length: maximum number of characters of each observation.
         pictures: whether the model gets observed pictures.
     """
-    episodes = open_source(source if isinstance(source, str) else dict(source))
-    options = ToolOptions(
-        owner="inspect",
-        ttl=None,
-        beat=True,
-        first="act",
-        limit=max_observation_length,
-        pictures=pictures,
-    )
+    episodes = open_source(source)
+    options = ToolOptions.of_loop("inspect", max_observation_length, pictures=pictures)
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         episode = ToolEpisode(episodes, start_of_row(state.metadata, "the sample's metadata"), options)

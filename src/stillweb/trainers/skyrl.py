@@ -18,10 +18,9 @@ from typing import Any
 
 from stillweb.errors import ExtraNotInstalled, UsageError
 from stillweb.trainers.agents.reply import read_reply
-from stillweb.trainers.episodes.failures import error_of_outcome
 from stillweb.trainers.episodes.source import open_source
 from stillweb.trainers.episodes.start import start_of_row
-from stillweb.trainers.episodes.tool import ToolEpisode, ToolOptions, ToolReply
+from stillweb.trainers.episodes.tool import ToolEpisode, ToolOptions
 
 try:
     from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
@@ -60,7 +59,7 @@ class StillwebTextEnv(BaseTextEnv):  # type: ignore[misc]
             raise UsageError(
                 "no source of episodes is configured", hint='source={"server": "http://127.0.0.1:7000"}'
             )
-        self._source = open_source(chosen if isinstance(chosen, str) else dict(chosen))
+        self._source = open_source(chosen)
         self.max_turns = int(row.get("max_turns") or config.get("max_turns") or 30)
         limit = int(config.get("max_observation_length") or max_observation_length)
         start = start_of_row({**(row.get("extra_info") or {}), **row}, "extras")
@@ -74,7 +73,8 @@ class StillwebTextEnv(BaseTextEnv):  # type: ignore[misc]
         Raises:
             InfraError, TaskError: if it cannot be opened.
         """
-        opened = self._checked(self._source.run(self._episode.open()))
+        opened = self._source.run(self._episode.open())
+        self._episode.check()
         info = opened.turn.info if opened.turn else {}
         metadata = {name: info.get(name, "") for name in ("task", "episode", "environment_id")}
         return [*prompt, _message(opened.text)], metadata
@@ -87,7 +87,8 @@ class StillwebTextEnv(BaseTextEnv):  # type: ignore[misc]
         """
         self.turns += 1
         reply = read_reply(action)
-        result = self._checked(self._source.run(self._episode.call(reply.action)))
+        result = self._source.run(self._episode.call(reply.action))
+        self._episode.check()
         over = self._episode.outcome is not None
         metadata = self._episode.fields()
         if result.turn:
@@ -105,11 +106,6 @@ class StillwebTextEnv(BaseTextEnv):  # type: ignore[misc]
 
     def get_metrics(self) -> dict[str, Any]:
         return {"steps": self._episode.steps, "reward": self._episode.reward or 0.0}
-
-    def _checked(self, reply: ToolReply) -> ToolReply:
-        if self._episode.error and self._episode.outcome is not None:
-            raise error_of_outcome(self._episode.outcome, self._episode.error)
-        return reply
 
 
 def _message(text: str) -> dict[str, str]:

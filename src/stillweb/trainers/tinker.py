@@ -15,10 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stillweb.env import Outcome
 from stillweb.errors import ExtraNotInstalled
-from stillweb.trainers.agents.reply import read_reply
-from stillweb.trainers.episodes.failures import error_of_outcome
+from stillweb.trainers.agents.reply import ACT_IN_JSON, read_reply
 from stillweb.trainers.episodes.source import open_source
 from stillweb.trainers.episodes.start import start_of_row
 from stillweb.trainers.episodes.tool import ToolEpisode, ToolOptions, ToolReply
@@ -32,12 +30,6 @@ except ImportError as missing:
         f"the Tinker cookbook is not installed: {missing}", hint="pip install tinker-cookbook"
     ) from missing
 
-
-_SYSTEM = (
-    "You act on a web page to reach a goal. Reply with one action as a JSON object, such as "
-    '{"action": "click", "bid": "a12"} or {"action": "fill", "bid": "a3", "value": "Ada"}. '
-    'When the goal is reached or impossible, reply with {"action": "terminate", "answer": "..."}.'
-)
 
 Message = dict[str, Any]
 
@@ -58,7 +50,7 @@ class ReplayMessageEnv(MessageEnv):  # type: ignore[misc]
         self._source = open_source(source)
         self._episode = ToolEpisode(self._source, start_of_row(row, "the row"), options)
         self._left = max_turns
-        self._messages: list[Message] = [{"role": "system", "content": _SYSTEM}]
+        self._messages: list[Message] = [{"role": "system", "content": ACT_IN_JSON}]
 
     async def initial_observation(self) -> list[Message]:
         """Open the start page.
@@ -66,7 +58,7 @@ class ReplayMessageEnv(MessageEnv):  # type: ignore[misc]
         Raises:
             InfraError, TaskError: if it cannot be opened.
         """
-        return self._with(self._checked(await self._source.on_loop(self._episode.open())))
+        return self._with(await self._source.on_loop(self._episode.open()))
 
     async def step(self, message: Any) -> MessageStepResult:
         """Take the action of a reply.
@@ -77,12 +69,13 @@ class ReplayMessageEnv(MessageEnv):  # type: ignore[misc]
         self._left -= 1
         text = get_text_content(message)
         self._messages.append({"role": "assistant", "content": text})
-        reply = self._checked(await self._source.on_loop(self._episode.call(read_reply(text).action)))
+        reply = await self._source.on_loop(self._episode.call(read_reply(text).action))
+        messages = self._with(reply)
         over = self._episode.outcome is not None
         return MessageStepResult(
             reward=float(reply.reward or 0.0),
             episode_done=over or not self._left,
-            next_messages=self._with(reply),
+            next_messages=messages,
             metrics={"steps": self._episode.steps, "finished": float(over)},
         )
 
@@ -91,14 +84,9 @@ class ReplayMessageEnv(MessageEnv):  # type: ignore[misc]
         await self._source.on_loop(self._episode.close())
 
     def _with(self, reply: ToolReply) -> list[Message]:
+        self._episode.check()
         self._messages.append({"role": "user", "content": reply.text})
         return list(self._messages)
-
-    def _checked(self, reply: ToolReply) -> ToolReply:
-        if self._episode.outcome not in (None, Outcome.OK):
-            assert self._episode.outcome is not None
-            raise error_of_outcome(self._episode.outcome, self._episode.error)
-        return reply
 
 
 @dataclass
@@ -126,8 +114,7 @@ class ReplayGroupBuilder(EnvGroupBuilder):  # type: ignore[misc]
 
     async def make_envs(self) -> Sequence[Any]:
         """Return the environments; each opens its session at its first observation."""
-        limit = self.max_observation_length
-        options = ToolOptions(owner="tinker", ttl=None, beat=True, first="act", limit=limit, pictures=False)
+        options = ToolOptions.of_loop("tinker", self.max_observation_length)
         made = [
             ReplayMessageEnv(self.source, self.row, options, self.max_turns) for _ in range(self.group_size)
         ]

@@ -152,13 +152,6 @@ def browser_environment(
         source: see `open_source`.
         max_observation_length: maximum number of characters of each observation.
     """
-    options = ToolOptions(
-        owner="trl",
-        ttl=None,
-        beat=True,
-        first="act",
-        limit=max_observation_length,
-        pictures=False,
-    )
-    episodes = open_source(source if isinstance(source, str) else dict(source))
+    options = ToolOptions.of_loop("trl", max_observation_length)
+    episodes = open_source(source)
     return lambda: BrowserEnvironment(episodes, options)

@@ -18,10 +18,8 @@ from typing import Any
 
 from pydantic import Field
 
-from stillweb.env import Outcome
 from stillweb.errors import ExtraNotInstalled
 from stillweb.trainers.agents.reply import read_reply
-from stillweb.trainers.episodes.failures import error_of_outcome
 from stillweb.trainers.episodes.source import open_source
 from stillweb.trainers.episodes.start import start_of_row
 from stillweb.trainers.episodes.tool import ToolEpisode, ToolOptions
@@ -99,14 +97,7 @@ class ReplayEnv(vf.Env[_EnvConfig]):  # type: ignore[misc]
             InfraError, TaskError: if the episode has no reward.
         """
         source = open_source(task.data.source)
-        options = ToolOptions(
-            owner="verifiers",
-            ttl=None,
-            beat=True,
-            first="act",
-            limit=self.config.max_observation_length,
-            pictures=False,
-        )
+        options = ToolOptions.of_loop("verifiers", self.config.max_observation_length)
         episode = ToolEpisode(source, task.data.start, options)
         try:
             shown = await source.on_loop(episode.open())
@@ -114,8 +105,7 @@ class ReplayEnv(vf.Env[_EnvConfig]):  # type: ignore[misc]
                 trace = await self._play(task, agents, episode, shown.text)
         finally:
             await source.on_loop(episode.close())
-        if episode.outcome not in (None, Outcome.OK):
-            raise error_of_outcome(episode.outcome, episode.error)
+        episode.check()
         if not trace.has_error:  # the model's endpoint failed: no reward either
             trace.record_reward("stillweb_reward", episode.reward or 0.0)
 

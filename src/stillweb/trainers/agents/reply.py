@@ -22,6 +22,13 @@ _THOUGHT_AFTER = re.compile(r"<think(?:ing)?>.*\Z", re.DOTALL | re.IGNORECASE)
 _CALL = re.compile(r"(?:^|[\s`:])([a-z_]{3,}\([^\n]*\))[`.;]*\s*$", re.MULTILINE)
 _MOST_CHARS = 20_000  # read from the end of a text, where the action is
 
+ACT_IN_JSON = (
+    "You act on a web page to reach a goal. Reply with one action as a JSON object, such as "
+    '{"action": "click", "bid": "a12"} or {"action": "fill", "bid": "a3", "value": "Ada"}. '
+    'When the goal is reached or impossible, reply with {"action": "terminate", "answer": "..."}.'
+)
+"""System prompt of loops that let the model reply with a text."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:

@@ -15,6 +15,7 @@ from typing import Any
 
 from stillweb.env import Outcome
 from stillweb.errors import InfraError, StillwebError, TaskError, UsageError
+from stillweb.trainers.episodes.failures import error_of_outcome
 from stillweb.trainers.episodes.source import EpisodeLease, EpisodeSource
 from stillweb.trainers.episodes.turn import Turn, cut
 
@@ -46,6 +47,11 @@ class ToolOptions:
     limit: int = 0
     attempts: int = 3
     pictures: bool = True
+
+    @classmethod
+    def of_loop(cls, owner: str, limit: int, *, pictures: bool = False, attempts: int = 3) -> ToolOptions:
+        """Return the options of a loop that opens the start page itself and always closes the episode."""
+        return cls(owner, None, True, "act", limit, attempts, pictures)
 
     def __post_init__(self) -> None:
         if self.first not in ("show", "act") or self.attempts < 1:
@@ -107,6 +113,11 @@ class ToolEpisode:
         lease, self._lease = self._lease, None
         if lease:
             await lease.release()
+
+    def check(self) -> None:
+        """Raise the failure of an episode that has no reward because of it."""
+        if self.outcome not in (None, Outcome.OK):
+            raise error_of_outcome(self.outcome, self.error)
 
     def fields(self) -> dict[str, Any]:
         """Return the state for a trainer's extra fields; `failure_kind` is "" unless the episode failed."""

@@ -85,15 +85,7 @@ class StillwebAgentLoop(ToolAgentLoop):  # type: ignore[misc]
         self._failures = FailureHandling(FailurePolicy(failures), attempts=attempts)
         self._source = open_source(config)
         multimodal = getattr(self.processor, "image_processor", None) is not None
-        self._options = ToolOptions(
-            owner="verl",
-            ttl=None,
-            beat=True,
-            limit=max_observation_length,
-            attempts=1,
-            first="act",
-            pictures=multimodal,
-        )
+        self._options = ToolOptions.of_loop("verl", max_observation_length, pictures=multimodal, attempts=1)
         self._episode: ToolEpisode | None = None
         self._replies: dict[int, ToolReply] = {}
         known: dict[str, Any] = self.tools
