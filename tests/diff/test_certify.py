@@ -24,6 +24,7 @@ from stillweb.diff.certify.certify import CertifyOptions, Condition, TraceRepeti
 from stillweb.diff.certify.divergence import explain, first_difference
 from stillweb.diff.certify.rates import rate
 from stillweb.diff.certify.watch import ContentStore, SeenStep, differing_boxes
+from stillweb.env.episode.perturbation import Perturbation
 from stillweb.env.trajectories.trace import Trace
 from stillweb.errors import UsageError
 
@@ -192,6 +193,25 @@ def test_a_certificate_is_verified_and_a_changed_one_refused(certified, tmp_path
     (row,) = compare_certificates(elsewhere, honest)
     assert (row.verdict, row.equal, row.step, row.forms) == (VerifyVerdict.ELSEWHERE, 1, 1, ("axtree",))
     assert row.why.startswith("other browser build (1.2.3.4 there, ")
+
+
+@pytest.mark.browser
+def test_a_perturbed_certificate_is_verified_with_its_own_perturbation(certified, tmp_path):
+    root, plain = certified
+    out = str(tmp_path / "perturbed.json")
+    perturbed = ("--perturb", "layout=1,interruptions=1", "--perturb-seed", "3")
+    result = run(root, "small", "--level", "clock", *SHORT, *perturbed, "--out", out, "--json")
+    assert (result.return_value, result.exception) == (0, None)
+    printed, before = json.loads(result.stdout), json.loads(plain.stdout)
+    certificate = Certificate.load(tmp_path / "perturbed.json")
+    assert (certificate.perturb, certificate.perturb_seed) == (Perturbation(layout=1, interruptions=1), 3)
+    (steps,), (unlike,) = ([trace["steps"] for trace in each["traces"]] for each in (printed, before))
+    assert all(one["digests"] != other["digests"] for one, other in zip(steps, unlike, strict=True))
+    assert run(root, "--verify", out, "--runs", "1").return_value == 0
+
+    other = replace(certificate, perturb_seed=4)
+    other.write(tmp_path / "other.json")
+    assert run(root, "--verify", str(tmp_path / "other.json"), "--runs", "1").return_value == 1
 
 
 def test_what_is_no_certificate_is_reported(tmp_path):

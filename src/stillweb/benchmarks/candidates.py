@@ -39,6 +39,7 @@ _HEADING = re.compile(r"(?:\d+(?:\.\d+)*\.? )?[^\W\d_a-z]")
 _STATE = re.compile(r"\b(?:returning|showing|found) [\d,]+|\((?:hide|show|edit)\)", re.IGNORECASE)
 _WORDS_OF_VALUE = 8
 _INVENTED = 6  # words of a subject from which another one is invented
+_FOOTNOTE = re.compile(r"(?:[(\[]\w{1,2}[)\]]\s*)+")
 _TIME_LIKE = re.compile(r"\b\d{1,2}:\d{2}(:\d{2})?\b|\bago\b", re.IGNORECASE)
 
 Act = Mapping[str, Any]
@@ -232,6 +233,7 @@ def _is_value(text: str) -> bool:
         0 < len(text) <= _VALUE
         and len(text.split()) <= _WORDS_OF_VALUE
         and not re.search(r"\w\w\. ?$|(?:\.\.\.|…)$", text)
+        and not _FOOTNOTE.fullmatch(text)
         and bool(re.search(r"[^\W_]", text))
         and not _TIME_LIKE.search(text)
         and "“" not in text
@@ -302,10 +304,8 @@ def _goal_of(page: SitePage, fact: SiteFact, number: int) -> tuple[str, str]:
         own = fact.context == page.subject  # a table without a caption
         place = f"On the page “{page.subject}”" if own else f"In the table “{fact.context}”"
         goals = (
-            f"{place}, find the table row whose {column} is “{fact.subject}”. "
-            f"What does it have under “{fact.attribute}”?",
-            f"{place}, what does the table row whose {column} is “{fact.subject}” have "
-            f"under “{fact.attribute}”?",
+            f"{place}, look up “{fact.subject}” {column}. What is in the same row under “{fact.attribute}”?",
+            f"{place}, what is under “{fact.attribute}” in the row of “{fact.subject}”?",
         )
         return f"report/cell/{number}", goals[number]
     noun = _noun(fact.attribute)
@@ -321,10 +321,10 @@ def _goal_of(page: SitePage, fact: SiteFact, number: int) -> tuple[str, str]:
 
 
 def page_column(page: SitePage, fact: SiteFact) -> str:
-    """Return the name of the column that names the rows of a fact's table, in quotation marks."""
+    """Return where the names of the rows of a fact's table are."""
     table = next(each for each in page.tables if each.name == fact.context)
     column = table.columns[table.key or 0]
-    return f"“{column}”" if column else "name"
+    return f"in the column “{column}”" if column else "among the names of the rows"
 
 
 def report_sections(facts: SiteFacts) -> Iterator[TaskCandidate]:
@@ -388,7 +388,7 @@ def open_pages(facts: SiteFacts) -> Iterator[TaskCandidate]:
         goals: list[tuple[str, tuple[str, ...], str, str]] = []
         if sections:
             text = facts.shuffled(sections, page.url)[0]
-            goals.append(("open/section", (text,), f"Open the page that has a section “{text}”.", text))
+            goals.append(("open/section", (text,), f"Open the page with the heading “{text}”.", text))
         if known:
             fact = facts.shuffled(known, page.url)[0]
             goal = f"Open the page of the entry whose {_noun(fact.attribute)} is “{fact.value}”."
@@ -690,6 +690,8 @@ def impossible(facts: SiteFacts) -> Iterator[TaskCandidate]:
         invented = " ".join([*first[:-1], second[-1]])
         if len(first) != len(second) or not _is_name(invented) or fold(invented) in facts.site.folded_text:
             continue
+        if re.search(r"[^\w\s,.'\u2019&-]", invented):
+            continue  # half of a bracket or of a quotation
         template, goal = _goal_of(page, SiteFact(invented, one.attribute, "", one.shape), len(invented) % 2)
         yield TaskCandidate(
             "impossible",

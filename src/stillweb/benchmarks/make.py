@@ -79,7 +79,7 @@ class MakeOptions:
     runs: Annotated[int, Option("Runs of each oracle.", min=2)] = 3
     walks: Annotated[int, Option("Random walks from each start page.", min=0)] = 20
     walk_steps: Annotated[int, Option("Steps of each random walk.", min=1)] = 8
-    jobs: Annotated[int, Option("Tasks to prove at a time.", min=1)] = 4
+    jobs: Annotated[int, Option("Episodes to play at a time.", min=1)] = 4
     level: Annotated[str, LEVEL] = "exact"
     pictures: bool = False
 
@@ -108,7 +108,8 @@ class MadeTasks:
         tried: candidates that were proved or dropped, by family.
         dropped: number of dropped candidates, by family and failed proof.
         details: an example for each failed proof.
-        seconds: duration; `walk_seconds` of it until the random walks ended.
+        seconds: duration.
+        walk_seconds: sum of the durations of the random walks from start pages; `jobs` of them run at a time.
     """
 
     collection: str
@@ -197,8 +198,6 @@ async def make_tasks(
             for _ in range(options.jobs)
         ]
         prover = TaskProver(client, envs, _proofs(options))
-        await prover.walk_from(collection.name, [url for urls in planner.starts.values() for url in urls])
-        made.walk_seconds = clock.perf() - began
         games: list[TaskPlan] = []
         if "game" in options.families:
             found = game_plans(envs[0], collection.name, site.pages, options.seed, options.test_share)
@@ -208,6 +207,7 @@ async def make_tasks(
                     break
         plans = _in_turn(_candidates(site, planner, made, options), iter(games))
         await _prove_all(prover, site, plans, made, on_progress)
+        made.walk_seconds = prover.walk_seconds
     made.seconds = clock.perf() - began
     return made
 

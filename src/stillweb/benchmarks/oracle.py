@@ -110,6 +110,7 @@ async def run_oracle(
     *,
     pictures: bool = False,
     on_page: Callable[[Observation], None] = lambda _: None,
+    before_act: Callable[[Observation, Mapping[str, Any]], Awaitable[None]] | None = None,
 ) -> OracleRun:
     """Play an oracle in a new episode.
 
@@ -121,11 +122,12 @@ async def run_oracle(
         oracle: steps; the last one is `terminate`.
         pictures: also take screenshots.
         on_page: called with each observation.
+        before_act: awaited before each step, with the last observation and its info.
 
     Raises:
         InfraError: if browser or proxy fail.
     """
-    run = _OraclePlay(env, task, pictures)
+    run = _OraclePlay(env, task, pictures, before_act)
     try:
         await run.play(oracle, on_page)
     except TaskError as error:
@@ -136,8 +138,15 @@ async def run_oracle(
 
 
 class _OraclePlay:
-    def __init__(self, env: Env, task: Task, pictures: bool) -> None:
+    def __init__(
+        self,
+        env: Env,
+        task: Task,
+        pictures: bool,
+        before_act: Callable[[Observation, Mapping[str, Any]], Awaitable[None]] | None,
+    ) -> None:
         self.env = env
+        self.before_act = before_act
         self.task = task
         self.wants_pictures = pictures
         self.pictures: list[bytes] = []
@@ -161,6 +170,8 @@ class _OraclePlay:
             observation = await self._dismiss(observation, info, on_page)
             if "perturbation" in info:
                 observation = await self._recover(step, observation, info, on_page)
+            if self.before_act:
+                await self.before_act(observation, info)
             if step["action"] == "terminate":
                 await self._picture()
             observation, reward, terminated, truncated, info = await self.env.step(

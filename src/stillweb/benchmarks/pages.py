@@ -327,7 +327,7 @@ def _tables(tree: LexborHTMLParser, base: str, subject: str) -> Iterator[SiteTab
 
 def _cell_text(cell: Any) -> str:
     """Return a cell's text; "" if it has several parts, such as a name with a badge, which read as one."""
-    return "" if cell.css_first("br, small, div + *, p + p, [class*=badge]") else _text(cell)
+    return "" if cell.css_first("br, small, div + *, p + p, [class*=badge], [class*=label]") else _text(cell)
 
 
 def _table_name(node: Any) -> str:

@@ -139,7 +139,8 @@ class TaskPlanner:
             starts = [candidate.visits[0]]  # the task begins on the page that it is about
         if not starts:
             return None
-        start = clock.seeded("start", self._seed, *candidate.slots).choice(starts)
+        # Tasks on the same pages have the same way, so one run of an oracle serves several of them.
+        start = clock.seeded("start", self._seed, *candidate.visits).choice(starts)
         ways = [first[start]]
         for one, other in zip(candidate.visits, candidate.visits[1:], strict=False):
             way = self._site.way(one, other, within, _LEG)

@@ -10,17 +10,25 @@ Proofs of a task, in the order in which they are tried; the first that fails dro
 - `repeated`: further runs of the oracle give equal observations;
 - `walks`: random walks from the start page score 0 after each of their steps.
 
-Random walks do not depend on the task, only on its start page. Each start page is walked once; the evidence
-after each step (URL, requests, a random text of the page as the answer) is scored for all tasks that start
-there. `Evaluator.score` is a pure function of evidence, the one that an episode's end uses.
+`Evaluator.score` is a pure function of evidence, the one that an episode's end uses. So episodes are shared:
+
+- Tasks with the same start and acts share the runs of the oracle; their answers differ only at the end.
+- `untouched` and `cut` are scored on the evidence before the first and the last act of the oracle's run.
+- Each start page is walked once. The evidence after each step (URL, requests, a random text of the page as
+  the answer) is scored for all tasks that start there.
+
+A task whose page sets and judges its own problem has all its episodes for itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+import json
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
 
 from stillweb import clock
 from stillweb.benchmarks.oracle import OracleRun, retry_episode, run_oracle
@@ -29,7 +37,7 @@ from stillweb.benchmarks.plan import TaskPlan
 from stillweb.benchmarks.site import SiteStep
 from stillweb.env import Env, Evidence, Observation, Task
 from stillweb.env.tasks.evaluators import AnswerEvaluator
-from stillweb.env.tasks.evidence import Evaluator
+from stillweb.env.tasks.evidence import Evaluator, Score
 from stillweb.env.tasks.writes import request_evidence
 from stillweb.env.trajectories.propose import RandomWalk
 from stillweb.matching.rules import Rules
@@ -37,6 +45,8 @@ from stillweb.replay import ReplayClient
 from stillweb.urls import wire_url
 
 __all__ = ["ProofOptions", "ProofResult", "TaskProver"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +97,24 @@ class _Dropped(Exception):
         self.detail = detail
 
 
+@dataclass(frozen=True, slots=True)
+class _Play:
+    """An oracle's episode, with the evidence after each of its observations except the last one."""
+
+    run: OracleRun
+    evidence: tuple[Evidence, ...]
+
+
 class TaskProver:
     """Prover of tasks on one replay server.
 
     Args:
         client: client of the server.
-        envs: environments that observe `axtree`, one for each task that is proved at the same time.
+        envs: environments that observe `axtree`, one for each episode that is played at the same time.
         options: see `ProofOptions`.
+
+    Attributes:
+        walk_seconds: sum of the durations of the random walks from start pages.
     """
 
     def __init__(self, client: ReplayClient, envs: Sequence[Env], options: ProofOptions) -> None:
@@ -102,8 +123,11 @@ class TaskProver:
         self._free: asyncio.Queue[Env] = asyncio.Queue()
         for env in envs:
             self._free.put_nowait(env)
+        self._locks: defaultdict[Hashable, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._plays: dict[Hashable, _Play] = {}
         self._walks: dict[str, list[Evidence]] = {}
-        self._starts: dict[str, Evidence] = {}  # before any action
+        self._rules: dict[str, Rules] = {}
+        self.walk_seconds = 0.0
 
     async def prove(self, plan: TaskPlan) -> ProofResult:
         """Try all proofs of a task.
@@ -111,56 +135,87 @@ class TaskProver:
         Raises:
             InfraError: if browser or proxy fail repeatedly.
         """
-        env = await self._free.get()
         began = clock.perf()
         proofs: dict[str, str | int | float] = {}
         failed = detail = ""
         pictures: tuple[bytes, ...] = ()
         hidden: SiteStep | None = None
         try:
-            pictures = await self._prove(env, plan, proofs)
+            pictures = await self._prove(plan, proofs)
         except _Dropped as dropped:
             failed, detail, hidden = dropped.failed, dropped.detail, dropped.hidden
-        finally:
-            self._free.put_nowait(env)
         return ProofResult(failed, detail, clock.perf() - began, proofs, pictures, hidden)
 
-    async def _prove(self, env: Env, plan: TaskPlan, proofs: dict[str, Any]) -> tuple[bytes, ...]:
+    async def _prove(self, plan: TaskPlan, proofs: dict[str, Any]) -> tuple[bytes, ...]:
         task, options = plan.task, self._options
         self._check_wrong(plan, proofs)
-        first = await self._oracle(env, plan)
+        first = last = await self._oracle(plan)
         proofs["oracle"] = 1.0
-        if task.setup:
-            await self._zero(env, task, ({"action": "terminate"},), "untouched")
-        else:
-            self._check_untouched(plan)
+        await self._check_untouched(plan, first)
         proofs["untouched"] = 0.0
-        if plan.candidate.answer:
-            self._check_answer(plan, "", "cut")
-            proofs["cut"] = 0.0
-        elif cut := without_last_act(plan.oracle):
-            proofs["cut"] = await self._zero(env, task, cut, "cut")
+        await self._check_cut(plan, first, proofs)
         for neighbour in plan.neighbours:
-            await self._zero(env, task, neighbour, "neighbours")
+            await self._zero(plan, neighbour, "neighbours")
         proofs["neighbours"] = len(plan.neighbours)
-        last = first
-        for run in range(1, options.runs):
-            pictures = options.pictures and run == options.runs - 1
-            last = await self._play(env, task, plan.oracle, pictures=pictures)
-            if (last.steps, last.reward) != (first.steps, first.reward):
-                raise _Dropped("repeated: observations differ", _difference(first, last))
+        for number in range(1, options.runs):
+            last = await self._play(task, plan.oracle, number)
+            if last.run.steps != first.run.steps or self._score(plan, last) != self._score(plan, first):
+                raise _Dropped("repeated: observations differ", _difference(first.run, last.run))
         proofs["runs"] = options.runs
         if task.setup:
-            await self._walk_task(env, task)
+            await self._check_own_walks(task)
         else:
-            self._check_walks(plan)
+            await self._check_walks(plan)
         proofs |= {"walks": options.walks, "walk_steps": options.walk_steps}
-        return last.pictures
+        return last.run.pictures
 
-    # --- the oracle --------------------------------------------------------------------------------
+    # --- episodes of oracles -------------------------------------------------------------------------
 
-    async def _oracle(self, env: Env, plan: TaskPlan) -> OracleRun:
-        run = await self._play(env, plan.task, plan.oracle)
+    async def _play(self, task: Task, oracle: Sequence[Mapping[str, Any]], number: int = 0) -> _Play:
+        """Play an oracle, once for all tasks that do the same from the same start.
+
+        Args:
+            task: the task.
+            oracle: its acts; the answer at the end has no effect on the episode.
+            number: of the run.
+        """
+        acts = [{**act, "answer": ""} if act["action"] == "terminate" else act for act in oracle]
+        key = (task.start_url, task.seed, task.setup, json.dumps(acts, sort_keys=True), number)
+        async with self._locks[key]:
+            if key not in self._plays:
+                self._plays[key] = await self._in_env(lambda env: self._played(env, task, oracle, number))
+        return self._plays[key]
+
+    async def _played(self, env: Env, task: Task, oracle: Sequence[Mapping[str, Any]], number: int) -> _Play:
+        found: list[Evidence] = []
+
+        async def note(observation: Observation, info: Mapping[str, Any]) -> None:
+            found.append(await self._evidence(task, observation, info, ""))
+
+        pictures = self._options.pictures and number == self._options.runs - 1
+        before_act = None if task.setup else note  # the page itself judges a task with a setup
+        run = await run_oracle(env, task, oracle, pictures=pictures, before_act=before_act)
+        return _Play(run, tuple(found))
+
+    async def _in_env(self, play: Callable[[Env], Awaitable[T]]) -> T:
+        """Return the result of an episode in a free environment; play it again if browser or proxy fail."""
+        env = await self._free.get()
+        try:
+            return await retry_episode(lambda: play(env))
+        finally:
+            self._free.put_nowait(env)
+
+    @staticmethod
+    def _score(plan: TaskPlan, play: _Play) -> Score:
+        """Return what the episode of a play scores in a task; an episode of another task has its evidence."""
+        if plan.task.setup or play.run.reward is None:
+            return Score(play.run.reward or 0.0, play.run.reasons)
+        assert plan.task.evaluation is not None
+        return plan.task.evaluation.score(replace(play.evidence[-1], answer=plan.candidate.answer))
+
+    async def _oracle(self, plan: TaskPlan) -> _Play:
+        play = await self._play(plan.task, plan.oracle)
+        run = play.run
         if run.kind:
             done = len(run.steps) - 1
             lost = plan.clicks[done] if run.kind == "control" and 0 <= done < len(plan.clicks) else None
@@ -173,22 +228,43 @@ class TaskProver:
         for shown in plan.candidate.shows:
             if not any(fold(shown) in text for text in run.texts):
                 raise _Dropped("oracle: value not shown", shown)
-        if run.reward != 1.0:
-            raise _Dropped("oracle: reward", f"{run.reward}: {'; '.join(run.reasons)}")
-        return run
+        score = self._score(plan, play)
+        if score.reward != 1.0:
+            raise _Dropped("oracle: reward", f"{score.reward}: {'; '.join(score.reasons)}")
+        return play
 
-    async def _zero(self, env: Env, task: Task, oracle: Sequence[Mapping[str, Any]], proof: str) -> float:
-        run = await self._play(env, task, oracle)
-        if run.reward:
-            raise _Dropped(f"{proof}: reward {run.reward:g}", "; ".join(run.reasons))
-        if run.reward is None and proof != "neighbours":  # a neighbour that cannot be done proves nothing
-            raise _Dropped(f"{proof}: {run.kind}", run.trouble)
-        return 0.0
+    async def _zero(self, plan: TaskPlan, oracle: Sequence[Mapping[str, Any]], proof: str) -> None:
+        play = await self._play(plan.task, oracle)
+        if play.run.reward is None:
+            if proof != "neighbours":  # a neighbour that cannot be done proves nothing
+                raise _Dropped(f"{proof}: {play.run.kind}", play.run.trouble)
+        elif (score := self._score(plan, play)).reward:
+            raise _Dropped(f"{proof}: reward {score.reward:g}", "; ".join(score.reasons))
 
-    async def _play(
-        self, env: Env, task: Task, oracle: Sequence[Mapping[str, Any]], *, pictures: bool = False
-    ) -> OracleRun:
-        return await retry_episode(lambda: run_oracle(env, task, oracle, pictures=pictures))
+    async def _check_untouched(self, plan: TaskPlan, first: _Play) -> None:
+        if plan.task.setup:
+            await self._zero(plan, ({"action": "terminate"},), "untouched")
+        else:
+            self._check_evidence(plan, first.evidence[0], "untouched")
+
+    async def _check_cut(self, plan: TaskPlan, first: _Play, proofs: dict[str, Any]) -> None:
+        cut = without_last_act(plan.oracle)
+        if plan.candidate.answer:
+            self._check_answer(plan, "", "cut")
+        elif not cut:
+            return
+        elif plan.task.setup:
+            await self._zero(plan, cut, "cut")
+        else:
+            self._check_evidence(plan, first.evidence[len(cut) - 1], "cut")
+        proofs["cut"] = 0.0
+
+    @staticmethod
+    def _check_evidence(plan: TaskPlan, evidence: Evidence, proof: str) -> None:
+        assert plan.task.evaluation is not None
+        score = plan.task.evaluation.score(evidence)
+        if score.reward:
+            raise _Dropped(f"{proof}: reward {score.reward:g}", "; ".join(score.reasons))
 
     # --- answers -----------------------------------------------------------------------------------
 
@@ -208,78 +284,72 @@ class TaskProver:
 
     # --- random walks ------------------------------------------------------------------------------
 
-    def _check_untouched(self, plan: TaskPlan) -> None:
+    async def _check_walks(self, plan: TaskPlan) -> None:
         assert plan.task.evaluation is not None
-        score = plan.task.evaluation.score(self._starts[plan.task.start_url])
-        if score.reward:
-            raise _Dropped(f"untouched: reward {score.reward:g}", "; ".join(score.reasons))
-
-    def _check_walks(self, plan: TaskPlan) -> None:
-        assert plan.task.evaluation is not None
-        for evidence in self._walks[plan.task.start_url]:
+        for evidence in await self._walked_from(plan.task):
             score = plan.task.evaluation.score(evidence)
             if score.reward:
                 raise _Dropped("walks: reward", "; ".join(score.reasons))
 
-    async def _walk_task(self, env: Env, task: Task) -> None:
-        """Walk in episodes of a task whose page draws its own problem."""
-        for number in range(self._options.walks):
-            walk = RandomWalk(task.start_url, f"{self._options.seed} {task.seed} {number}")
-            observation, info = await env.reset(task=task)
-            for _ in range(self._options.walk_steps):
-                action = walk.choose(observation, info)
-                walk.actions.append(action)
-                observation, reward, terminated, truncated, info = await env.step(action)
-                if reward > 0:
-                    raise _Dropped("walks: reward", "; ".join(info["score"]["reasons"]))
-                if terminated or truncated:
-                    break
+    async def _walked_from(self, task: Task) -> list[Evidence]:
+        """Return the evidence of the walks from a task's start page; walk there for the first task."""
+        url = task.start_url
+        async with self._locks["walks", url]:
+            if url not in self._walks:
+                start = Task("walk", "", url, task.collection, max_steps=self._options.walk_steps + 1)
+                async with asyncio.TaskGroup() as group:
+                    walks = [
+                        group.create_task(self._in_env(partial(self._walk, start, number)))
+                        for number in range(self._options.walks)
+                    ]
+                self._walks[url] = [evidence for walk in walks for evidence in walk.result()]
+        return self._walks[url]
 
-    async def walk_from(self, collection: str, urls: Iterable[str]) -> None:
-        """Walk from start pages of tasks; this precedes the proofs of these tasks.
-
-        Raises:
-            InfraError: if browser or proxy fail repeatedly.
-            TaskError: if the collection does not hold a start page.
-        """
-        todo = [
-            (Task("walk", "", url, collection, max_steps=self._options.walk_steps + 1), number)
-            for url in dict.fromkeys(urls)
-            for number in range(max(1, self._options.walks))  # the start itself is in each
-        ]
-        async with asyncio.TaskGroup() as group:
-            walks = [group.create_task(self._walked(*each)) for each in todo]
-        for (start, _), walk in zip(todo, walks, strict=True):
-            self._starts[start.start_url], *steps = walk.result()
-            self._walks.setdefault(start.start_url, []).extend(steps)
-
-    async def _walked(self, start: Task, number: int) -> list[Evidence]:
-        env = await self._free.get()
-        try:
-            return await retry_episode(lambda: self._walk(env, start, number))
-        finally:
-            self._free.put_nowait(env)
-
-    async def _walk(self, env: Env, start: Task, number: int) -> list[Evidence]:
+    async def _walk(self, start: Task, number: int, env: Env) -> list[Evidence]:
+        began = clock.perf()
         seed = f"{self._options.seed} {start.start_url} {number}"
         walk, rng = RandomWalk(start.start_url, seed), clock.seeded("answers", seed)
         observation, info = await env.reset(task=start)
-        rules = Rules.parse((await self._client.info()).manifests.get(start.collection, {}).get("rules", ""))
-        found = [await self._evidence(observation, info, rules, "")]
-        for _ in range(self._options.walk_steps if self._options.walks else 0):
+        found = []
+        for _ in range(self._options.walk_steps):
             action = walk.choose(observation, info)
             walk.actions.append(action)
             observation, _, terminated, truncated, info = await env.step(action)
             names = sorted({node.name for node in observation.nodes if node.name}) or [""]
-            found.append(await self._evidence(observation, info, rules, rng.choice(names)))
+            found.append(await self._evidence(start, observation, info, rng.choice(names)))
             if terminated or truncated:
                 break
+        self.walk_seconds += clock.perf() - began
         return found
 
+    async def _check_own_walks(self, task: Task) -> None:
+        """Walk in episodes of a task whose page draws its own problem."""
+        for number in range(self._options.walks):
+            reward, reasons = await self._in_env(partial(self._walk_task, task, number))
+            if reward > 0:
+                raise _Dropped("walks: reward", reasons)
+
+    async def _walk_task(self, task: Task, number: int, env: Env) -> tuple[float, str]:
+        walk = RandomWalk(task.start_url, f"{self._options.seed} {task.seed} {number}")
+        observation, info = await env.reset(task=task)
+        for _ in range(self._options.walk_steps):
+            action = walk.choose(observation, info)
+            walk.actions.append(action)
+            observation, reward, terminated, truncated, info = await env.step(action)
+            if reward > 0:
+                return reward, "; ".join(info["score"]["reasons"])
+            if terminated or truncated:
+                break
+        return 0.0, ""
+
     async def _evidence(
-        self, observation: Observation, info: Mapping[str, Any], rules: Rules, answer: str
+        self, task: Task, observation: Observation, info: Mapping[str, Any], answer: str
     ) -> Evidence:
         """Return what an episode's end would read here, for evaluators of answer, URL and requests."""
+        if task.collection not in self._rules:
+            manifest = (await self._client.info()).manifests.get(task.collection, {})
+            self._rules[task.collection] = Rules.parse(manifest.get("rules", ""))
+        rules = self._rules[task.collection]
         entries = (await self._client.ledger(info["session"])).entries
         requests = request_evidence([asdict(each) for each in entries], bodies=True, rules=rules)
         return Evidence(answer, observation.url, requests=requests)

@@ -110,7 +110,7 @@ async def _make(
     collection: Collection, options: MakeOptions, given: dict[str, Any], write: Callable[[list[Task]], None]
 ) -> MadeTasks:
     with progress() as bar:
-        task = bar.add_task(f"random walks on {collection.name}", total=options.n)
+        task = bar.add_task(f"tasks of {collection.name}", total=options.n)
 
         def show(made: MadeTasks) -> None:
             tried = sum(made.tried.values())
@@ -134,7 +134,7 @@ def _print_made(made: MadeTasks) -> None:
     print_table(columns, rows, title=made.collection)
     echo(
         f"{len(made.made)} tasks from {made.pages} pages in {made.seconds:.0f} s, "
-        f"{made.walk_seconds:.0f} s of it for random walks",
+        f"{made.walk_seconds:.0f} s of episodes in random walks",
         err=True,
     )
 

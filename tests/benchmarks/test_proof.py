@@ -1,0 +1,121 @@
+"""Which episodes the prover plays, and what it repeats when browser or proxy fail. Without a browser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from stillweb.benchmarks.candidates import TaskCandidate
+from stillweb.benchmarks.plan import TaskPlan
+from stillweb.benchmarks.proof import ProofOptions, TaskProver
+from stillweb.browser.observe.axtree import AxNode
+from stillweb.env import Task
+from stillweb.env.tasks.evaluators import AnswerEvaluator, SiteEvaluator, UrlEvaluator
+from stillweb.env.tasks.task import TaskOrigin
+from stillweb.errors import InfraError
+
+HOME, LAMPS = "https://shop.test/", "https://shop.test/lamps"
+CLICK = {"action": "click", "role": "link", "name": "Lamps"}
+
+
+@dataclass
+class FakeEnv:
+    """Two pages with a link to each other; the episodes whose numbers are in `broken` fail."""
+
+    broken: frozenset[int] = frozenset()
+    episodes: list[list[str]] = field(default_factory=list)
+    task: Task | None = None
+
+    async def reset(self, *, task: Task):
+        self.task, self.url = task, HOME
+        self.episodes.append([])
+        return self._observed(), self._info()
+
+    async def step(self, action):
+        if len(self.episodes) - 1 in self.broken:
+            raise InfraError("the browser is gone")
+        self.episodes[-1].append(action["action"])
+        reward = float(self.episodes[-1] == ["click", "terminate"])
+        if action["action"] == "click":
+            self.url = LAMPS if self.url == HOME else HOME
+        return self._observed(), reward, action["action"] == "terminate", False, self._info()
+
+    def _observed(self):
+        name = "Lamps" if self.url == HOME else "Home"
+        node = AxNode("b1", "link", name, "", (), 0, 1, "")
+        return SimpleNamespace(url=self.url, nodes=(node,), digests={"axtree": self.url})
+
+    def _info(self):
+        return {
+            "session": "s",
+            "step": len(self.episodes[-1]),
+            "action": {"status": "ok", "error": ""},
+            "determinism": {"flags": []},
+            "traffic": {"missed": []},
+            "score": {"reasons": ["why"]},
+        }
+
+
+class FakeClient:
+    async def info(self):
+        return SimpleNamespace(manifests={"shop": {"rules": ""}})
+
+    async def ledger(self, session):
+        return SimpleNamespace(entries=[])
+
+
+def plan(evaluation, *, answer: str = "", oracle=(CLICK,), **more) -> TaskPlan:
+    end = {"action": "terminate", **({"answer": answer} if answer else {})}
+    steps = (*oracle, end)
+    origin = TaskOrigin("open", "open/title", "train", len(steps), (HOME,), steps)
+    task = Task("t", "Do it.", HOME, "shop", evaluation, max_steps=20, origin=origin, **more)
+    candidate = TaskCandidate("open", "open/title", (), "Do it.", evaluation, (LAMPS,), answer=answer)
+    return TaskPlan(task, candidate, (), ("",) * len(steps), ())
+
+
+def prover(env: FakeEnv, walks: int = 0) -> TaskProver:
+    return TaskProver(FakeClient(), [env], ProofOptions(runs=3, walks=walks, walk_steps=2))
+
+
+async def test_tasks_with_the_same_acts_share_the_runs_of_the_oracle():
+    env = FakeEnv()
+    prove = prover(env).prove
+    first = await prove(plan(AnswerEvaluator(exact="£7"), answer="£7"))
+    second = await prove(plan(AnswerEvaluator(exact="red"), answer="red"))
+    wrong = await prove(plan(AnswerEvaluator(exact="red"), answer="blue"))
+    assert (first.failed, second.failed, wrong.failed) == ("", "", "oracle: reward")
+    assert env.episodes == [["click", "terminate"]] * 3
+
+
+async def test_start_and_cut_are_scored_on_the_evidence_of_the_oracle():
+    env = FakeEnv()
+    prove = prover(env).prove
+    assert (await prove(plan(UrlEvaluator(exact=LAMPS)))).failed == ""
+    there = {"action": "click", "role": "link", "name": "Home"}
+    back = await prove(plan(UrlEvaluator(exact=HOME), oracle=(CLICK, there)))
+    assert back.failed == "untouched: reward 1"
+    stays = {"action": "scroll", "dy": 300}
+    assert (await prove(plan(UrlEvaluator(exact=LAMPS), oracle=(CLICK, stays)))).failed == "cut: reward 1"
+    assert len(env.episodes) == 3 + 1 + 1  # a failed proof ends the others
+
+
+async def test_walks_of_a_start_page_serve_all_its_tasks():
+    env = FakeEnv()
+    prove = prover(env, walks=5).prove
+    for evaluation in (AnswerEvaluator(exact="£7"), AnswerEvaluator(exact="£9")):
+        assert (await prove(plan(evaluation, answer=evaluation.exact))).proofs["walks"] == 5
+    assert len(env.episodes) == 3 + 5
+    lost = await prove(plan(UrlEvaluator(exact=LAMPS)))
+    assert lost.failed == "walks: reward"  # one of the walks clicks the link
+
+
+async def test_a_walk_in_a_task_is_repeated_when_the_browser_fails():
+    task = plan(SiteEvaluator(reward="1"), setup=("draw()",))
+    env = FakeEnv(broken=frozenset((4, 6)))  # oracle, untouched, two runs, then the walks
+    proof = await prover(env, walks=2).prove(task)
+    assert (proof.failed, proof.proofs["walks"]) == ("", 2)
+    assert len(env.episodes) == 4 + 2 + 2
+    with pytest.raises(InfraError, match="gone"):
+        await prover(FakeEnv(broken=frozenset((4, 5, 6))), walks=2).prove(task)
