@@ -297,7 +297,7 @@ def test_scripts_that_repeat_links_do_so_on_other_pages_of_the_kind():
     ]
     assert {each.referer for each in found} == {media("third")}
     (single,) = learn_kinds(seen[:1], lambda url: pages.get(url, []))
-    assert not single.is_on(media("third"))
+    assert [single.is_on(url) for url in (media("third"), media("third", "b"), HOME)] == [1, 0, 0]
 
 
 def test_recorded_posts_are_those_of_scripts_without_a_token_each_once(tmp_path: Path):

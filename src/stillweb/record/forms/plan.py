@@ -82,6 +82,11 @@ class FormVariant:
         return f"{'POST' if self.posts else 'GET'} {self.form.action}{pressed} {names}"
 
     @property
+    def alike(self) -> tuple[object, ...]:
+        """Equal for forms with the same fields, such as that of each page."""
+        return (self.posts, tuple(each.name for each in self.form.fields), self.free)
+
+    @property
     def limits(self) -> tuple[tuple[Kind, int], ...]:
         """Kind and longest value of each free field."""
         return tuple((kind, self.form.fields[number].longest) for number, kind in self.free)
@@ -140,11 +145,7 @@ def plan_forms(
     seen: dict[tuple[object, ...], int] = {}
     ranked: list[tuple[int, int, PlannedForm]] = []
     for planned in found.values():
-        alike = (
-            planned.variant.posts,
-            tuple(each.name for each in planned.variant.form.fields),
-            planned.variant.free,
-        )
+        alike = planned.variant.alike
         seen[alike] = seen.get(alike, 0) + 1
         ranked.append((seen[alike], len(ranked), planned))
     return [planned for _, _, planned in sorted(ranked, key=lambda each: each[:2])]

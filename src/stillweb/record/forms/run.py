@@ -13,7 +13,8 @@ writes then differ in more than the value, and get no template.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -72,6 +73,7 @@ __all__ = ["FormsOptions", "FormsReport", "record_forms"]
 
 _REDIRECTS = 5
 _UNRECORDED, _WORDS = 8, 8  # pages that are not recorded, and words of theirs that are searched for
+_ALIKE_REFUSED = 2  # forms that look alike, after which no other one is tried in a limited time
 _AS_IT_IS = 2  # sets of values of a form without values: it is sent three times
 
 
@@ -216,10 +218,14 @@ class _FormsRun:
         if self._options.pairs:
             self._form_pages = [each.variant.page for each in planned if each.variant.posts]
         outcomes = []
+        refused: Counter[Hashable] = Counter()
         for number, each in enumerate(planned):
             if self._is_over():
                 break
+            if self._options.wanted and refused[each.variant.alike] >= _ALIKE_REFUSED:
+                continue
             outcome = await self._form(each)
+            refused[each.variant.alike] += bool(outcome.refused)
             outcomes.append(outcome)
             on_form(outcome, len(planned) - number - 1)
         pairs = _pairs(self._variants)[: self._options.pairs]
@@ -524,7 +530,10 @@ class _FormsRun:
 
 
 def _chosen(planned: list[PlannedForm], targets: Sequence[str] | None) -> list[PlannedForm]:
-    """Return the POST forms with own text that are sent to some targets, in their order; or all forms."""
+    """Return the POST forms with own text that are sent to some targets, in their order; or all forms.
+
+    Forms that look alike come after the first of their kind.
+    """
     if targets is None:
         return planned
     order = {target: number for number, target in enumerate(targets)}
@@ -533,7 +542,13 @@ def _chosen(planned: list[PlannedForm], targets: Sequence[str] | None) -> list[P
         return each.variant.form.action.partition("?")[0]
 
     found = [e for e in planned if e.variant.posts and e.variant.free and target_of(e) in order]
-    return sorted(found, key=lambda each: order[target_of(each)])
+    found.sort(key=lambda each: order[target_of(each)])
+    seen: Counter[Hashable] = Counter()
+    ranked = []
+    for each in found:
+        seen[each.variant.alike] += 1
+        ranked.append((seen[each.variant.alike], each))
+    return [each for _, each in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def _names(variants: _Variants) -> tuple[str, ...]:

@@ -40,6 +40,11 @@ class _Values:
         else:
             self.seen = {name: known[name] | {own[name]} for name in known if name in own}
 
+    @property
+    def names(self) -> set[str]:
+        """Names of the parameters."""
+        return set(self.seen or {})
+
     def admit(self, pairs: Iterable[tuple[str, str]], like: dict[str, str]) -> bool:
         """Return whether other pairs may stand for the examples; values of `like` are accepted too."""
         own = dict(pairs)
@@ -81,9 +86,16 @@ class ScriptedKind:
         self._in_links.add(link)
 
     def is_on(self, page: str) -> bool:
-        """Return whether a page is like those of the examples; one example is like itself only."""
-        alike = _path_of(page) == self.page_path and len(self.pages) > 1
-        return page in self.pages or (alike and self._on_pages.admit(_query_of(page), {}))
+        """Return whether a page is like those of the examples.
+
+        One example does not show which parameters vary; then pages with the same parameters are alike.
+        """
+        if _path_of(page) != self.page_path:
+            return False
+        query = _query_of(page)
+        if len(self.pages) > 1:
+            return self._on_pages.admit(query, {})
+        return page in self.pages or (bool(query) and {name for name, _ in query} == self._on_pages.names)
 
     def request_for(self, page: str, url: str) -> PlainRequest | None:
         """Return the request that a page's script sends for a link, None if it is unlike the examples."""
