@@ -8,6 +8,7 @@ import json
 from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import parse_qsl, quote_plus
 
 import pytest
 
@@ -340,6 +341,31 @@ def test_a_typed_word_makes_a_request_a_template():
 def typed(*urls: str, words: frozenset[str] = frozenset({"tea", "kettle", "list"})) -> list[tuple[str, int]]:
     misses = plain_requests([missed(url) for url in urls], unsafe=False)
     return [(f"{each.url} {each.count} {each.by_key}", at) for each, at in word_templates(misses, words)]
+
+
+def test_a_word_inside_of_a_filter_makes_a_request_a_template():
+    def found(text: str) -> Missed:
+        return missed(f"{HOME}search?filter={quote_plus(text)}&max=9")
+
+    misses = [found(f"tags = 'true' AND name ILIKE '%{word}%'") for word in ("lamp", "tea")]
+    misses += [found("tags = 'true'"), found("tags = 'true' AND team = 'tea'")]
+    plain = list(plain_requests(misses, unsafe=False))
+    ((request, at),) = word_templates(plain, {"lamp", "tea", "kettle"})
+    assert request.count == 2
+    (sent,) = WordTemplate(request, at).requests("kettle", 0.5)
+    assert parse_qsl(sent.url.partition("?")[2]) == [
+        ("filter", "tags = 'true' AND name ILIKE '%kettle%'"),
+        ("max", "9"),
+    ]
+    assert not list(word_templates(plain, {"lamp", "kettle"}))  # one word is no pattern
+
+
+def test_words_that_walks_have_seen_are_as_likely_as_seen():
+    words = SiteWords({"kettle": 3.0, "lamp": 1.0})
+    words.raise_to({"lamp": 1, "tea": 3})
+    assert words.weights == {"kettle": 3.0, "lamp": 1.0, "tea": 3.0}
+    words.raise_to({})
+    assert [word for word, _ in words.likeliest(2)] == ["tea", "kettle"]
 
 
 def test_the_typed_parameter_is_that_of_a_search_or_the_one_that_differs():

@@ -97,6 +97,7 @@ class FillReport:
         exchanges: answers added to the recording; `documents` of them are pages.
         misses: requests that were not sent to the site: writes, WebSockets, other hosts.
         searches: documents with a query that were added.
+        words: number of steps after which the page showed each word.
         failed: URLs that gave no answer, with the reason.
         is_dry: whether they ended because steps found little that is new.
     """
@@ -109,6 +110,7 @@ class FillReport:
     documents: int = 0
     misses: list[Missed] = field(default_factory=list)
     searches: list[Missed] = field(default_factory=list)
+    words: Counter[str] = field(default_factory=Counter)
     failed: dict[str, str] = field(default_factory=dict)
 
 
@@ -370,6 +372,7 @@ class _FillingWalks:
             seen, _, terminated, truncated, info = await vector.step(session, action)
             traffic = info["traffic"]
             self.report.steps += 1
+            self.report.words.update(_words_of(seen))
             if traffic["requests"] > traffic["noise"]:
                 self.report.requested += 1
                 # Another session may have fetched it meanwhile: then it is no longer new.
@@ -431,9 +434,13 @@ def _act_on(seen: Observation, node: Any, rng: Any) -> dict[str, Any]:
     if node.role in _LISTS and (options := _options_of(seen, node)):
         return {"action": "select", "bid": node.bid, "value": rng.choice(options)}
     if node.role in (*_TEXT, "combobox") and not readonly:
-        words = sorted({word for each in seen.nodes for word in _WORD.findall(each.name)})
+        words = sorted(_words_of(seen))
         return {"action": "fill", "bid": node.bid, "value": rng.choice(words) if words else "test"}
     return {"action": "click", "bid": node.bid}
+
+
+def _words_of(seen: Observation) -> set[str]:
+    return {word for each in seen.nodes for word in _WORD.findall(each.name)}
 
 
 def _options_of(seen: Observation, owner: Any) -> list[str]:

@@ -204,6 +204,7 @@ class _Loop:
         self._walk_seconds = 0.0
         self._obstacles = Obstacles(scope)
         self._own_text = OwnText()
+        self._words: Counter[str] = Counter()
 
     @property
     def _left(self) -> float:
@@ -324,6 +325,7 @@ class _Loop:
             words=base.words or 2_000,
             misses=tuple(misses),
             walked=walked,
+            shown=self._words,
         )
 
         def show(report: Any) -> None:
@@ -354,6 +356,7 @@ class _Loop:
 
         report = await fill(self._collection, self._ca, self._scope, self._starts, options, show)
         self._obstacles.failed.update(report.failed)
+        self._words += report.words
         return report
 
     async def _walk(self) -> int:

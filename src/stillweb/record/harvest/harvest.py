@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
@@ -90,6 +90,7 @@ class HarvestOptions:
         jobs: pages at a time.
         misses: requests that a replay missed, which are sent first.
         walked: number of steps in which they were missed, 0 if it is unknown.
+        shown: words that walks saw, and how often; scripts may show words that no document holds.
         avoid: links that are not followed.
         login: None to harvest without a login.
         record: how the sites are reached.
@@ -122,6 +123,7 @@ class HarvestOptions:
     ] = 0
     misses: tuple[Missed, ...] = ()
     walked: int = 0
+    shown: Mapping[str, int] = field(default_factory=dict)
     values: FormValues = field(default_factory=Values)
     avoid: AvoidRules = field(default_factory=AvoidRules.of)
     login: Login | None = None
@@ -252,6 +254,7 @@ class _Harvest:
         for miss in self._options.misses:
             if miss.method == "GET" and miss.resource == "document" and self._is_followed(miss.url, ""):
                 self._frontier.add(wire_url(miss.url), start, 1.0)
+        self.typed.words.raise_to(self._options.shown)
         missed = list(plain_requests(self._options.misses, unsafe=bool(self._options.forms)))
         known = list(recorded_requests(self._collection))
         if self._options.forms:

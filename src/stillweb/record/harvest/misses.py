@@ -31,6 +31,7 @@ _FORM = "application/x-www-form-urlencoded"
 _JSON = "application/json"
 _DOCUMENTS = ("document", "iframe", "frame")
 _LONGEST_WORD = 60
+_PART = re.compile(r"[^\W_]{3,}")
 _COMBINATIONS = 4  # of the other parameters of one search, the most frequent first
 _BEGUN = 2  # beginnings of other texts that show that each key sends a request
 _SEARCHED = re.compile(
@@ -57,6 +58,7 @@ class PlainRequest:
         body: None for a request without a body.
         count: number of equal misses.
         by_key: whether a script sent the beginnings of a word while it was typed.
+        around: texts before and after the word in the parameter that holds it, as in a filter expression.
     """
 
     method: str
@@ -67,6 +69,7 @@ class PlainRequest:
     body: bytes | None = None
     count: int = 1
     by_key: bool = False
+    around: tuple[str, str] = ("", "")
 
     @property
     def key(self) -> str:
@@ -172,6 +175,23 @@ def word_templates(
         at = _typed_place([request.pairs for request in similar], words, beginnings)
         if at is not None and (not named or _SEARCHED.search(similar[0].pairs[at][0])):
             yield from ((request, at) for request in _combined(similar, at, words))
+        else:
+            yield from _embedded(similar, words)
+
+
+def _embedded(requests: list[PlainRequest], words: Collection[str]) -> Iterator[tuple[PlainRequest, int]]:
+    """Yield requests whose parameter has a word inside of a text that is the same around other words."""
+    found: dict[tuple[int, str, str], dict[str, PlainRequest]] = defaultdict(dict)
+    for request in requests:
+        for at, (name, value) in enumerate(request.pairs):
+            for part in _PART.finditer(value) if _SEARCHED.search(name) else ():
+                if part[0] in words and part[0] != value:
+                    found[at, value[: part.start()], value[part.end() :]].setdefault(part[0], request)
+    alike = sorted((each for each in found.items() if len(each[1]) > 1), key=lambda each: -len(each[1]))
+    for (at, *around), by_word in alike[:_COMBINATIONS]:
+        count = sum(request.count for request in by_word.values())
+        first = next(iter(by_word.values()))
+        yield replace(first, count=count, around=(around[0], around[1])), at
 
 
 def _combined(requests: list[PlainRequest], at: int, words: Collection[str]) -> list[PlainRequest]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from urllib.parse import parse_qsl, urlsplit
@@ -52,6 +52,18 @@ class SiteWords:
             for text in texts:
                 self.weights[text] = self.weights.get(text, 0.0) + share / len(texts)
             self._total += share if texts else 0.0
+
+    def raise_to(self, counts: Mapping[str, int]) -> None:
+        """Let words have at least the likelihoods that walks have seen.
+
+        Walks and documents show the same words, so that their likelihoods do not add up.
+        """
+        whole = max(1.0, sum(self.weights.values()))
+        total = sum(counts.values())
+        for word, count in counts.items():
+            known, share = self.weights.get(word, 0.0), whole * count / total
+            self.weights[word] = max(known, share)
+            self._total += max(0.0, share - known)
 
     def likeliest(self, number: int) -> list[tuple[str, float]]:
         """Return at least the likeliest words with their likelihoods, which add up to at most 1."""
@@ -154,7 +166,8 @@ class WordTemplate:
     def requests(self, word: str, weight: float) -> list[WordRequest]:
         """Return the request with another word."""
         pairs = self.request.pairs
-        pairs[self.at] = (pairs[self.at][0], word)
+        before, after = self.request.around
+        pairs[self.at] = (pairs[self.at][0], f"{before}{word}{after}")
         plain = self.request.with_pairs(pairs)
         return [WordRequest(plain.key, "", plain.referer, weight, plain)]
 
