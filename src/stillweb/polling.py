@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from stillweb import clock
 
-__all__ = ["poll"]
+__all__ = ["poll", "wait_event"]
 
 
 async def poll(
@@ -37,3 +38,11 @@ async def poll(
         if clock.monotonic() >= deadline:
             return False
         await asyncio.sleep(interval)
+
+
+async def wait_event(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait until an event is set, at most some seconds; return whether it is set."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()

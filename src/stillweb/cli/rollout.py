@@ -8,7 +8,6 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import click
@@ -60,9 +59,7 @@ class RolloutProgress:
             self._stack.enter_context(self._bar)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def change(self, state: BatchState) -> None:

@@ -19,6 +19,7 @@ from stillweb.env import Observation, Task, VectorEnv
 from stillweb.env.aio import Started
 from stillweb.env.trajectories.trajectory import ContentFiles
 from stillweb.errors import EnvClosed, InfraError, ResetNeeded, StillwebError
+from stillweb.polling import wait_event
 from stillweb.server.failures import FailureKind, RequestRefused, fault_of
 from stillweb.server.leases.held import HeldLease, IdempotencyCache
 from stillweb.server.leases.manager import LeaseManager
@@ -128,9 +129,7 @@ class Engine(Started):
     async def changed(self, seen: int, seconds: float) -> int:
         """Wait until `changes` differs from `seen` or the server closes; return `changes`."""
         if self.changes == seen and not self.closing.is_set():
-            change = asyncio.ensure_future(self._change.wait())
-            await asyncio.wait([change], timeout=seconds)
-            change.cancel()
+            await wait_event(self._change, seconds)
         return self.changes
 
     def _changed(self) -> None:

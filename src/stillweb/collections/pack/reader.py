@@ -23,7 +23,6 @@ from hashlib import sha256
 from itertools import chain
 from mmap import mmap
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from stillweb.collections.limits import load_json
@@ -230,9 +229,7 @@ class Pack:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __len__(self) -> int:

@@ -25,7 +25,6 @@ from http import HTTPStatus
 from itertools import accumulate
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from stillweb.collections.pack import format as form
@@ -192,9 +191,7 @@ class PackWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._files.close()
 
     def add(self, entry: PackEntry) -> None:

@@ -19,7 +19,6 @@ from dataclasses import replace
 from http import HTTPStatus
 from io import BytesIO
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from warcio.statusandheaders import StatusAndHeaders
@@ -217,9 +216,7 @@ class CollectionWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def settle(self, *, rotate: int | None, operator: str) -> None:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import httpx
 
 from stillweb.errors import InfraError, UsageError
-from stillweb.polling import poll
+from stillweb.polling import poll, wait_event
 from stillweb.server.engine import Engine
 from stillweb.server.monitor.monitor import status_of
 
@@ -67,9 +67,7 @@ class _NodeReporter:
         """Report every change, and at least every two seconds."""
         seen = self._engine.changes
         while True:
-            closing = asyncio.ensure_future(self._engine.closing.wait())
-            await asyncio.wait([closing], timeout=_MIN_INTERVAL)
-            closing.cancel()
+            await wait_event(self._engine.closing, _MIN_INTERVAL)
             seen = await self._engine.changed(seen, _MAX_INTERVAL - _MIN_INTERVAL)
             try:
                 await self._report()

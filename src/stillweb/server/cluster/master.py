@@ -25,6 +25,7 @@ from sse_starlette.sse import EventSourceResponse
 
 from stillweb import clock
 from stillweb.errors import InfraError, StillwebError, UsageError
+from stillweb.polling import wait_event
 from stillweb.server.cluster.nodes import ClusterNode, NodeRegistry, merged, node_of, resolve_node_url
 from stillweb.server.failures import FailureKind, RequestRefused, fault_of
 from stillweb.server.guard import base_app
@@ -169,9 +170,7 @@ class Master:
 
     async def changed(self, seconds: float) -> None:
         """Wait until a node reports, at most the given seconds."""
-        reported = asyncio.ensure_future(self._reported.wait())
-        await asyncio.wait([reported], timeout=max(0.0, seconds))
-        reported.cancel()
+        await wait_event(self._reported, max(0.0, seconds))
 
     async def _free_node(self, until: float, full: set[str]) -> ClusterNode:
         """Wait for a free session, in order of arrival."""
@@ -351,15 +350,11 @@ class _Routes:
         return JsonResponse({"ready": bool(live), "nodes": live}, status_code=code)
 
     async def _events(self, client: str) -> AsyncIterator[dict[str, str]]:
-        closing = asyncio.ensure_future(self._master.closing.wait())
-        try:
-            while not closing.done():
-                status = visible_to(self._master.status(), client)
-                yield {"event": "status", "data": status.model_dump_json()}
-                await asyncio.wait([closing], timeout=_MIN_INTERVAL)
-                await self._master.changed(_MAX_INTERVAL)
-        finally:
-            closing.cancel()
+        while not self._master.closing.is_set():
+            status = visible_to(self._master.status(), client)
+            yield {"event": "status", "data": status.model_dump_json()}
+            await wait_event(self._master.closing, _MIN_INTERVAL)
+            await self._master.changed(_MAX_INTERVAL)
 
     # --- shared ---
 

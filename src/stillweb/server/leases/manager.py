@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from stillweb import clock
 from stillweb.errors import StillwebError
+from stillweb.polling import wait_event
 from stillweb.replay.server.process import Tasks
 from stillweb.server.failures import FailureKind, RequestRefused
 from stillweb.server.leases.held import HeldLease
@@ -131,9 +132,7 @@ class LeaseManager:
             if not granted.done():
                 granted.set_exception(RequestRefused(FailureKind.DRAINING, "the server is shutting down"))
         self._on_change()
-        idle = asyncio.ensure_future(self._idle.wait())
-        await asyncio.wait([idle], timeout=seconds)
-        idle.cancel()
+        await wait_event(self._idle, seconds)
 
     async def close(self) -> None:
         """End all leases."""
@@ -223,8 +222,4 @@ class LeaseManager:
                 logger.info("a lease expired", extra={"lease": lease.id, "why": why.value})
                 self._end(self.held[lease.id], why)
             due = self.table.next_due()
-            woken = asyncio.ensure_future(self._wake.wait())
-            try:
-                await asyncio.wait([woken], timeout=None if due is None else max(0.0, due - now))
-            finally:
-                woken.cancel()
+            await wait_event(self._wake, None if due is None else max(0.0, due - now))

@@ -16,6 +16,7 @@ import psutil
 from pydantic import BaseModel, Field
 
 from stillweb import clock
+from stillweb.polling import wait_event
 from stillweb.server.monitor.status import Latency, Status
 
 if TYPE_CHECKING:
@@ -72,10 +73,9 @@ class HistoryRecorder:
             await task
 
     async def _record(self, status: Callable[[], Awaitable[Status]], ended: asyncio.Event) -> None:
-        waiting = asyncio.ensure_future(ended.wait())
-        while not waiting.done():
+        while not ended.is_set():
             self.add(await status(), clock.monotonic())
-            await asyncio.wait([waiting], timeout=INTERVAL)
+            await wait_event(ended, INTERVAL)
 
 
 def _differences(then: float, old: Status, new: Status, now: float) -> dict[str, float | None]:

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from sse_starlette.sse import EventSourceResponse
 
 from stillweb import clock
+from stillweb.polling import wait_event
 from stillweb.server.engine import Engine
 from stillweb.server.leases.queue import OperationQueue
 from stillweb.server.monitor import status as figures
@@ -162,13 +163,9 @@ async def ready(engine: EngineOf) -> Response:
 
 async def _events(caller: Caller) -> AsyncIterator[dict[str, str]]:
     engine = caller.engine
-    closing = asyncio.ensure_future(engine.closing.wait())
     seen = engine.changes
-    try:
-        while not closing.done():
-            shown = visible_to(status_of(engine), caller.client)
-            yield {"event": "status", "data": shown.model_dump_json()}
-            await asyncio.wait([closing], timeout=_MIN_INTERVAL)
-            seen = await engine.changed(seen, _MAX_INTERVAL)
-    finally:
-        closing.cancel()
+    while not engine.closing.is_set():
+        shown = visible_to(status_of(engine), caller.client)
+        yield {"event": "status", "data": shown.model_dump_json()}
+        await wait_event(engine.closing, _MIN_INTERVAL)
+        seen = await engine.changed(seen, _MAX_INTERVAL)

@@ -24,7 +24,7 @@ import httpx
 
 from stillweb import clock
 from stillweb.errors import InfraError, ResetNeeded, StillwebError, TaskError, UsageError
-from stillweb.polling import poll
+from stillweb.polling import poll, wait_event
 from stillweb.trainers.episodes.start import request_start
 from stillweb.trainers.episodes.turn import Turn
 
@@ -255,8 +255,7 @@ class RemoteLease(AbstractAsyncContextManager["RemoteLease"]):
         return {"request_id": f"{self.id}-{self._calls}"}
 
     async def _beat(self, seconds: float) -> None:
-        released = asyncio.ensure_future(self._released.wait())
-        while not (await asyncio.wait([released], timeout=seconds))[0]:
+        while not await wait_event(self._released, seconds):
             try:
                 await self._client.request("POST", f"{self._path}/heartbeat")
             except StillwebError as error:  # the next call of the lease raises it
