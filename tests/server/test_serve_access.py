@@ -22,8 +22,8 @@ from stillweb.polling import poll
 from stillweb.server.cluster.joining import joined
 from stillweb.server.cluster.nodes import resolve_node_url
 from stillweb.server.failures import FailureKind, RequestRefused
+from stillweb.server.guard import BODY_BYTES, BodyLimit
 from stillweb.server.keys import CLIENT_HEADER, AccessKeys, KeyHolder, read_keys
-from stillweb.server.limits import BODY_BYTES, BodyLimit
 from stillweb.server.monitor.monitor import status_of
 from stillweb.server.serving import serve_master
 

@@ -15,8 +15,7 @@ from stillweb.cli import cli
 from stillweb.env import EnvOptions, VectorOptions
 from stillweb.errors import TaskError, UsageError
 from stillweb.server.serving import serve_viewer
-from stillweb.server.viewer.export import export
-from stillweb.server.viewer.film import film_of, first_difference, stored_file
+from stillweb.server.viewer.export import export, film_of, first_difference, stored_file
 from stillweb.server.viewer.index import EpisodeFilter, EpisodeIndex, summary
 
 

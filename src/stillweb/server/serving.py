@@ -25,9 +25,8 @@ except ImportError as missing:
 
 from stillweb.server.cluster.master import Master, make_master_app
 from stillweb.server.engine import Engine
-from stillweb.server.guard import VIEWER, base_app, is_loopback
+from stillweb.server.guard import BODY_BYTES, VIEWER, base_app, is_loopback
 from stillweb.server.keys import AccessKeys
-from stillweb.server.limits import BODY_BYTES
 from stillweb.server.monitor import monitor
 from stillweb.server.monitor.history import HistoryRecorder
 from stillweb.server.options import ServeOptions

@@ -29,6 +29,7 @@ from urllib.parse import unquote, urlsplit
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.guards import (
     GIVEN,
+    Observed,
     PlaceSighting,
     RequestPlace,
     Sights,
@@ -36,8 +37,8 @@ from stillweb.collections.learn.guards import (
     given_values,
     is_csrf,
     objection,
+    observe,
 )
-from stillweb.collections.learn.observed import Observed, observe
 from stillweb.collections.manifest import write_atomically
 from stillweb.http.codec import decode
 from stillweb.matching.parts import Leaf, Where

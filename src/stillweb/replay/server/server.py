@@ -45,7 +45,7 @@ from stillweb.matching.resolver import Policy, UnrecordedAnswers
 from stillweb.options import Option
 from stillweb.polling import poll
 from stillweb.replay.ledger.file import LedgerFile
-from stillweb.replay.server.about import AboutPage
+from stillweb.replay.server.about import AboutPage, SearchHost
 from stillweb.replay.server.connection import BodyBudget, Connection, ConnectionLimits, ListenerTarget
 from stillweb.replay.server.listeners import (
     ExpiryTimer,
@@ -59,7 +59,6 @@ from stillweb.replay.server.listeners import (
 from stillweb.replay.server.metrics import ReplayMetrics, WorkerMetrics, metrics_response, resident_bytes
 from stillweb.replay.server.process import Tasks
 from stillweb.replay.server.registry import PackHandle, PackRegistry
-from stillweb.replay.server.searchhost import SearchHost
 from stillweb.replay.server.session import Session
 
 logger = logging.getLogger(__name__)

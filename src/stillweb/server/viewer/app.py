@@ -25,8 +25,7 @@ from stillweb.errors import StillwebError, TaskError, UsageError
 from stillweb.server.guard import Guard
 from stillweb.server.keys import AccessKeys
 from stillweb.server.responses import JsonResponse, failed, failed_http
-from stillweb.server.viewer.export import export
-from stillweb.server.viewer.film import film_of, first_difference, stored_file
+from stillweb.server.viewer.export import export, film_of, first_difference, stored_file
 from stillweb.server.viewer.index import UNREADABLE, EpisodeFilter, EpisodeIndex, summary
 
 _FILES = {

@@ -2,18 +2,112 @@
 
 It is the page of the viewer with its style, its script, the films, and all pictures and texts that they name.
 A content security policy allows only that script, so that text of replayed pages cannot run.
+
+A film has for each step the picture, the texts, the action, requests, console and reward, as JSON for the
+page. Texts and pictures are named by their digests. All strings come from replayed pages or from agents, so
+the page must only ever set them as text.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from stillweb.diff.report.html import content_policy, picture_uri
+from stillweb.env.trajectories import events
+from stillweb.env.trajectories.trajectory import Trajectory
 from stillweb.errors import TaskError
-from stillweb.server.viewer.film import PICTURES, TEXTS, film_of, first_difference, stored_file
+
+PICTURES = ("screenshot", "som")
+"""Forms of observation that are pictures, the preferred one first."""
+
+TEXTS = ("axtree", "compact", "markdown", "text", "dom", "html", "elements", "coords")
+
+_COMPARED = ("raw", "status", "url", "title", "digests", "reward")
+_HEADER = (
+    *("name", "url", "goal", "collection", "environment_id", "backend", "level", "seed", "determinism"),
+    *("off_path", "unrecorded", "machine", "task"),
+)
+_STEP = (
+    *("step", "raw", "parsed", "status", "error", "url", "title", "tabs", "digests", "settle", "traffic"),
+    *("dialogs", "downloads", "flags", "off_path", "reward", "terminated", "truncated"),
+)
+
+
+def film_of(folder: Path) -> dict[str, Any]:
+    """Return the film of an episode.
+
+    Raises:
+        TaskError: if its trajectory cannot be read.
+    """
+    trajectory = Trajectory.load(folder)
+    found = dict(_lines(folder / events.FILE))
+    times = dict(_lines(folder / "run.jsonl"))
+    steps = [
+        {
+            **{name: step[name] for name in _STEP if name in step},
+            "events": found.get(step["step"]),
+            "at": times.get(step["step"], {}).get("at"),
+        }
+        for step in trajectory.steps
+    ]
+    viewport = ((trajectory.header.get("determinism") or {}).get("profile") or {}).get("viewport")
+    return {
+        "header": {name: trajectory.header[name] for name in _HEADER if name in trajectory.header},
+        "viewport": viewport,
+        "steps": steps,
+        "end": trajectory.end,
+    }
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the lines of a file that name a step; damaged and missing lines are left out."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return
+    for line in text.split("\n"):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict) and isinstance(value.get("step"), int):
+            yield value["step"], value
+
+
+def first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the first step at which two films differ, and the fields that do; None if none does.
+
+    Only values that determinism covers are compared: action, status, URL, title, observations, misses and
+    reward.
+    """
+    for step, (a, b) in enumerate(zip(one["steps"], other["steps"], strict=False)):
+        fields = [name for name in _COMPARED if a.get(name) != b.get(name)]
+        if (a.get("traffic") or {}).get("missed") != (b.get("traffic") or {}).get("missed"):
+            fields.append("misses")
+        if fields:
+            return {"step": step, "fields": fields}
+    lengths = len(one["steps"]), len(other["steps"])
+    if lengths[0] != lengths[1]:
+        return {"step": min(lengths), "fields": ["length"]}
+    ends = [{**(each.get("end") or {}), "evidence": None} for each in (one, other)]
+    if ends[0] != ends[1]:
+        return {"step": lengths[0] - 1, "fields": ["end"]}
+    return None
+
+
+def stored_file(folder: Path, digest: str, kind: str) -> bytes:
+    """Return a picture ("png") or a text ("txt") of an episode by its digest.
+
+    Raises:
+        TaskError: if the store lacks it, or it is damaged.
+    """
+    if len(digest) != 64 or not all(each in "0123456789abcdef" for each in digest):
+        raise TaskError(f"{digest[:80]!r} is not a SHA-256 digest")
+    return Trajectory({}, (), None, folder / "trajectory.jsonl").store.get(digest, kind)
 
 
 def export(folders: dict[str, Path]) -> str:
