@@ -12,16 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = [
-    "Option",
-    "format_counts",
-    "parse_counts",
-    "parse_duration",
-    "parse_list",
-    "parse_share",
-    "parse_size",
-]
-
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _MAX_SESSIONS = 256

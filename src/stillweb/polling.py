@@ -12,8 +12,6 @@ from contextlib import suppress
 
 from stillweb import clock
 
-__all__ = ["poll", "wait_event"]
-
 
 async def poll(
     condition: Callable[[], bool | Awaitable[bool]], *, timeout: float, interval: float = 0.02

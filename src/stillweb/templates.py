@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-__all__ = ["templates_of"]
-
 
 def templates_of(package: str) -> Environment:
     """Return the templates in the folder `templates` of a package; they may extend `html/base.html.j2`."""

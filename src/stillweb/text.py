@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["checksum", "printable", "well_formed"]
-
 # C0, DEL and C1 (ECMA-48), which terminals obey, and lone surrogates, which no stream can encode.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 

@@ -12,17 +12,6 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-__all__ = [
-    "from_timestamp",
-    "host_of",
-    "origin_of",
-    "other_scheme",
-    "page_address",
-    "to_timestamp",
-    "urlkey",
-    "wire_url",
-]
-
 _OTHER_SCHEME = {"http": "https", "https": "http"}
 _PORT = re.compile(r"[^/?]*:[0-9]+(?:[/?]|$)")
 _DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443"}

@@ -159,25 +159,8 @@ def _at(node: yaml.Node, file: str | os.PathLike[str]) -> _RulesLine:
     return _RulesLine(file, node.start_mark.line + 1)
 
 
-class Lines:
-    """Writer of the lines of a rules file."""
-
-    def __init__(self, *, defaults: bool) -> None:
-        self._lines = [f"version: {VERSION}"]
-        if not defaults:
-            self._lines.append("defaults: false")
-
-    def section(self, name: str, rules: Iterable[Mapping[str, str]]) -> None:
-        """Append a list of rules, one per line; nothing if it is empty."""
-        lines = [
-            "  - {" + ", ".join(f"{key}: {_spelled(value)}" for key, value in members.items()) + "}"
-            for members in rules
-        ]
-        if lines:
-            self._lines += [f"{name}:", *lines]
-
-    def text(self) -> str:
-        return "\n".join(self._lines) + "\n"
+def _rule_line(members: Mapping[str, str]) -> str:
+    return "  - {" + ", ".join(f"{key}: {_spelled(value)}" for key, value in members.items()) + "}"
 
 
 def _spelled(text: str) -> str:
@@ -303,10 +286,12 @@ class Rules:
 
     def dump(self) -> str:
         """Return the rules without the defaults as text that `parse` reads; equal rules give equal text."""
-        lines = Lines(defaults=self.defaults)
-        lines.section("volatile", (_rule_members(rule) for rule in sorted(self.own, key=_rank)))
-        lines.section("polls", (_poll_members(poll) for poll in self.declared_polls))
-        return lines.text()
+        lines = [f"version: {VERSION}", *([] if self.defaults else ["defaults: false"])]
+        volatile = [_rule_line(_rule_members(rule)) for rule in sorted(self.own, key=_rank)]
+        polls = [_rule_line(_poll_members(poll)) for poll in self.declared_polls]
+        lines += ["volatile:", *volatile] if volatile else []
+        lines += ["polls:", *polls] if polls else []
+        return "\n".join(lines) + "\n"
 
     def aliases(self, request: Request) -> tuple[KeyAlias, ...]:
         """Return the keys of a request without its volatile values; none if it has no such value.

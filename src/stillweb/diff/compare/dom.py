@@ -147,7 +147,8 @@ def moved(recorded: list[OutlineNode], replayed: list[OutlineNode]) -> tuple[flo
     found: list[MovedElement] = []
     named: set[str] = set()
     for path in sorted(off, key=lambda path: path.count(" > ")):
-        if not _has_ancestor(path, named) and _shifted(before[path], after[path]):
+        # An element that only grew or shrank with its content has not moved.
+        if not _has_ancestor(path, named) and before[path][:2] != after[path][:2]:
             named.add(path)
             found.append(MovedElement(path, before[path], after[path]))
     return share, found
@@ -158,11 +159,6 @@ def _has_ancestor(path: str, named: set[str]) -> bool:
         if path in named:
             return True
     return False
-
-
-def _shifted(before: tuple[int, int, int, int], after: tuple[int, int, int, int]) -> bool:
-    # An element that only grew or shrank with its content has not moved.
-    return before[:2] != after[:2]
 
 
 def _boxes(nodes: list[OutlineNode]) -> dict[str, tuple[int, int, int, int]]:

@@ -196,7 +196,8 @@ async def _collect(
         began = clock.perf()
         await _navigate(tab, page.url, setup)
         recorder.load_ms = 1000 * (clock.perf() - began)
-        settled = await settle(tab, recorder.activity, cap=_settle_cap(setup.level))
+        cap = CAP if setup.level is Level.EXACT else _SETTLE_CAP  # at EXACT `settle` waits six times as long
+        settled = await settle(tab, recorder.activity, cap=cap)
         requests = await recorder.requests()  # as in the recording, the list ends when the page has settled
         snapshot = await take_snapshot(tab)
         text = await document_text(tab) if "recordedBy" in page.extra else ""
@@ -216,10 +217,6 @@ async def _collect(
         notes=notes,
     )
     return seen, requests
-
-
-def _settle_cap(level: Level) -> float:
-    return CAP if level is Level.EXACT else _SETTLE_CAP  # at EXACT `settle` multiplies its cap by six
 
 
 async def _navigate(tab: BrowserPage, url: str, setup: VisitSetup) -> None:

@@ -120,10 +120,6 @@ def parse_ports(text: str) -> range | None:
     return ports
 
 
-def _format_ports(ports: range) -> str:
-    return f"{ports[0]}-{ports[-1]}"
-
-
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
     """How to serve.
@@ -146,7 +142,7 @@ class ReplayOptions:
             "Ports of the other sessions, or `any` for free ones.",
             metavar="A-B",
             parse=parse_ports,
-            format=_format_ports,
+            format=lambda ports: f"{ports[0]}-{ports[-1]}",
         ),
     ] = SESSION_PORTS
     ledger: Annotated[Path | None, Option("File to append every answer to, as JSON lines.", path="file")] = (

@@ -73,13 +73,10 @@ def _group(name: str, rows: Sequence[Result], success: float) -> dict[str, Any]:
         "steps": round(fmean(row.steps for row in rows), 2),
         "pass_at": {
             str(k): interval([pass_at(len(each), sum(each), k) for each in tasks.values()], f"{name} {k}")
-            for k in _ks(fewest)
+            for k in (1, 2, 4, 8, 16, 32, 64)
+            if k <= fewest
         },
     }
-
-
-def _ks(most: int) -> list[int]:
-    return [k for k in (1, 2, 4, 8, 16, 32, 64) if k <= most]
 
 
 def pass_at(n: int, successes: int, k: int) -> float:
