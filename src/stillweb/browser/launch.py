@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +34,7 @@ from playwright.async_api import Browser
 from playwright.async_api import Error as PlaywrightError
 
 from stillweb.browser.cdp.connection import connect_browser
+from stillweb.browser.cdp.pipe import BrowserPipe
 from stillweb.browser.driver import as_playwright_error, playwright_driver
 from stillweb.errors import InfraError, ProgramNotFound
 
@@ -231,7 +232,7 @@ async def launch(
         executable: the browser; default `find_browser`.
         headless: whether to run without a window.
         exact: for level EXACT, and for no other: the caller draws frames, which only chromium-headless-shell
-            supports, and the browser listens on a loopback port.
+            supports.
 
     Raises:
         ProgramNotFound: if no browser exists.
@@ -252,35 +253,38 @@ async def launch(
 
 @asynccontextmanager
 async def _started(path: Path, flags: tuple[str, ...], headless: bool, exact: bool) -> AsyncIterator[Browser]:
-    if exact:
-        # The browser chooses the port: another program could take one that we chose before the browser does.
-        flags = (*flags, *EXACT_FLAGS, "--remote-debugging-port=0")
-    async with playwright_driver() as playwright:
-        try:
-            browser = await playwright.chromium.launch(
-                executable_path=path,
-                headless=headless,
-                args=flags,
-                chromium_sandbox=(await asyncio.to_thread(sandbox_mode)).on,
-                # A terminal sends Ctrl-C to Playwright's driver, too, which would end the browser before we
-                # close it.
-                handle_sigint=False,
-            )
-        except PlaywrightError as error:
-            raise InfraError(
-                f"{path} did not start: {error.message.splitlines()[0]}",
-                hint=f"ldd {path} | grep 'not found', and install these libraries: stillweb setup browser",
-            ) from error
-        try:
-            process = await _process(browser)
-            await _limit_memory(process)
-            if exact:
-                async with connect_browser(browser, await _debugging_port(process)):
-                    yield browser
-            else:
-                yield browser
-        finally:
-            await _close(browser)
+    async with playwright_driver() as playwright, AsyncExitStack() as stack:
+
+        async def start(program: Path, environment: dict[str, str | float | bool] | None = None) -> Browser:
+            try:
+                browser = await playwright.chromium.launch(
+                    executable_path=program,
+                    env=environment,
+                    headless=headless,
+                    args=flags,
+                    chromium_sandbox=(await asyncio.to_thread(sandbox_mode)).on,
+                    # A terminal sends Ctrl-C to Playwright's driver, too, which would end the browser before
+                    # we close it.
+                    handle_sigint=False,
+                )
+            except PlaywrightError as error:
+                reason = error.message.splitlines()[0]
+                hint = f"ldd {path} | grep 'not found', and install these libraries: stillweb setup browser"
+                raise InfraError(f"{path} did not start: {reason}", hint=hint) from error
+            stack.push_async_callback(_close, browser)
+            await _limit_memory(await _process(browser))
+            return browser
+
+        if exact:
+            flags = (*flags, *EXACT_FLAGS)
+            pipe = BrowserPipe()
+            stack.callback(pipe.close)
+            async with pipe.launcher(path) as (program, environment):
+                browser = await start(program, environment)
+            await stack.enter_async_context(connect_browser(browser, pipe))
+            yield browser
+        else:
+            yield await start(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,15 +330,6 @@ async def _process(browser: Browser) -> psutil.Process | None:
     except (PlaywrightError, psutil.Error, StopIteration) as error:
         logger.warning("the process of the browser is unknown", extra={"error": str(error)})
         return None
-
-
-async def _debugging_port(process: psutil.Process | None) -> int:
-    """Return the loopback port on which a browser serves CDP: its only listening socket."""
-    try:
-        sockets = process.net_connections("tcp") if process else []
-        return next(int(each.laddr.port) for each in sockets if each.status == psutil.CONN_LISTEN)
-    except (psutil.Error, OSError, StopIteration) as error:
-        raise InfraError("the browser listens on no port for CDP", hint="stillweb doctor") from error
 
 
 async def _limit_memory(process: psutil.Process | None) -> None:

@@ -1,33 +1,28 @@
-"""CDP connection to a browser over one WebSocket, beside Playwright's.
+"""CDP connection to a browser, beside Playwright's on the same pipe.
 
 Level EXACT needs what Playwright's CDP sessions do not offer: targets reported at their creation, before
 their first instruction (pages, popups, workers), and thousands of small commands a second, which cost several
 times as much through Playwright's driver. One `CdpConnection` serves all contexts of a browser. Each target
 goes to the owner of its context, and is detached immediately if the context has none.
 
-A browser has such a connection only if `launch` requested level EXACT. The port is on loopback, chosen per
-browser.
+A browser has such a connection only if `launch` requested level EXACT.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import httpx
-import orjson
-import websockets
 from playwright.async_api import Browser
 from playwright.async_api import Error as PlaywrightError
 
 from stillweb import clock
+from stillweb.browser.cdp.pipe import BrowserPipe
 from stillweb.errors import InfraError
-from stillweb.garbage import uncollected
 
 __all__ = [
     "LOOP_SECONDS",
@@ -96,7 +91,7 @@ logger = logging.getLogger(__name__)
 EventCallback = Callable[[dict[str, Any]], None]
 Claim = Callable[["CdpSession", dict[str, Any], bool], None]
 
-_OPEN_SECONDS = 20.0
+_OWN_IDS = 1 << 30  # of our commands: CDP has 32-bit integers, and Playwright counts from 1
 _REPORT_SECONDS = 1.0  # real; a worker's script that no session reports is not held any longer
 _FRAME = "HeadlessExperimental.beginFrame"
 _DOCUMENT, _WORKER_SCRIPT = "Document", "Other"  # CDP resource types at the browser's own session
@@ -117,7 +112,7 @@ class CdpSession:
     """CDP session of a target, with `on` and `send` as in Playwright's CDPSession.
 
     Attributes:
-        id: of the session; "" is the browser's own.
+        id: of the session.
         target: CDP's TargetInfo.
         parent: session of a worker's page; of a page, the browser's own session.
         gone: set when the target has ended or crashed.
@@ -177,13 +172,13 @@ class CdpSession:
 class CdpConnection:
     """CDP connection of one browser; see `connect_browser`."""
 
-    def __init__(self, socket: websockets.ClientConnection) -> None:
+    def __init__(self, pipe: BrowserPipe) -> None:
         self.contexts = asyncio.Lock()
         """Held while a context is made, to identify it."""
         self.broken = ""
         self.root = CdpSession(self, "", {"type": "browser"})
-        self._socket = socket
-        self._ids = 0
+        self._pipe = pipe
+        self._ids = _OWN_IDS
         self._waiting: dict[int, tuple[CdpSession, asyncio.Future[dict[str, Any]]]] = {}
         self._frames = asyncio.Lock()
         self._drawing: set[asyncio.Task[dict[str, Any]]] = set()
@@ -193,10 +188,14 @@ class CdpConnection:
         self._pinning: dict[str, tuple[PendingResult, EventCallback]] = {}  # by target, see `pin_first`
         self._held: dict[str, dict[str, Any]] = {}  # scripts of workers, by request
         self._wanted: dict[str, EventCallback] = {}
-        self._reading = asyncio.ensure_future(self._read())
+        pipe.take = self._take
+        pipe.lost = lambda: self._end("the browser is gone")
 
     async def start(self) -> None:
-        """Attach to all targets from now on."""
+        """Attach to all targets from now on, by a session beside Playwright's."""
+        attached = await self.root.send("Target.attachToBrowserTarget")
+        self.root.id = attached["sessionId"]
+        self._sessions = {self.root.id: self.root}
         self.root.on("Fetch.requestPaused", self._on_paused)
         patterns = [{"urlPattern": "*", "resourceType": kind} for kind in (_DOCUMENT, _WORKER_SCRIPT)]
         await self.root.send("Fetch.enable", {"patterns": patterns})
@@ -284,9 +283,7 @@ class CdpConnection:
             result.set_exception(CdpError(self.broken or session.why))
             return result
         self._waiting[self._ids] = (session, result)
-        # websockets writes immediately what fits, in the order of the calls, since nothing is awaited before.
-        sending = asyncio.ensure_future(self._socket.send(_encode(message), text=True))
-        sending.add_done_callback(_ignore_error)
+        self._pipe.post(message)
         return result
 
     async def draw(self, session: CdpSession, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -322,37 +319,36 @@ class CdpConnection:
 
     async def close(self) -> None:
         self._lost.clear()
+        if not self.broken:
+            self._pipe.post(
+                {"id": _OWN_IDS, "method": "Target.detachFromTarget", "params": {"sessionId": self.root.id}}
+            )
         self._end("the connection was closed")
         if self._drawing:
             await asyncio.wait(self._drawing)
-        self._reading.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._reading
-        await self._socket.close()
 
-    async def _read(self) -> None:
-        try:
-            while True:
-                self._receive(_decode(await self._socket.recv(decode=False)))
-        except websockets.ConnectionClosed:
-            pass
-        finally:  # after any error: pending commands must not wait forever
-            self._end("the browser is gone")
-
-    def _receive(self, message: dict[str, Any]) -> None:
+    def _take(self, message: dict[str, Any]) -> bool:
+        """Take a message of the browser; return False if it is for Playwright."""
         if "id" in message:
-            _, result = self._waiting.pop(message["id"], (None, None))
-            if result is None or result.done():
-                return
+            if message["id"] < _OWN_IDS:
+                return False
+            self._finish(message)
+            return True
+        session = self._sessions.get(message.get("sessionId", ""))
+        if session is None or not session.id:
+            return False
+        self._dispatch(session, message["method"], message["params"])
+        return True
+
+    def _finish(self, message: dict[str, Any]) -> None:
+        _, result = self._waiting.pop(message["id"], (None, None))
+        if result is not None and not result.done():
             if error := message.get("error"):
                 result.set_exception(CdpError(error.get("message", "refused")))
             else:
                 result.set_result(message["result"])
-            return
-        session = self._sessions.get(message.get("sessionId", ""))
-        if session is None:
-            return
-        method, params = message["method"], message["params"]
+
+    def _dispatch(self, session: CdpSession, method: str, params: dict[str, Any]) -> None:
         if method == "Target.attachedToTarget":
             self._attached(params, session)
         elif method == "Target.detachedFromTarget":
@@ -429,33 +425,23 @@ def is_connected(browser: Browser) -> bool:
 
 
 @asynccontextmanager
-async def connect_browser(browser: Browser, port: int) -> AsyncIterator[CdpConnection]:
-    """Connect to a browser that listens on a loopback port.
+async def connect_browser(browser: Browser, pipe: BrowserPipe) -> AsyncIterator[CdpConnection]:
+    """Use the pipe of a browser beside Playwright.
 
     Raises:
-        InfraError: if the connection fails.
+        InfraError: if the browser is gone.
     """
-    try:
-        async with httpx.AsyncClient(trust_env=False, timeout=_OPEN_SECONDS) as client:
-            reply = (await client.get(f"http://127.0.0.1:{port}/json/version")).json()
-        socket = await websockets.connect(
-            reply["webSocketDebuggerUrl"],
-            max_size=None,
-            compression=None,
-            ping_interval=None,
-            proxy=None,
-            open_timeout=_OPEN_SECONDS,
-        )
-    except (httpx.HTTPError, OSError, ValueError, KeyError, websockets.WebSocketException) as error:
-        raise InfraError(f"no CDP connection to the browser: {error}", hint="stillweb doctor") from error
-    connection = CdpConnection(socket)
+    connection = CdpConnection(pipe)
     _connections[browser] = connection
     closing: list[asyncio.Task[None]] = []
     # Without this connection the browser guarantees no level; closing it informs those that watch for its
     # end.
     connection.when_lost(lambda: closing.append(asyncio.ensure_future(_close(browser))))
     try:
-        await connection.start()
+        try:
+            await connection.start()
+        except CdpError as error:
+            raise InfraError(f"no CDP connection to the browser: {error}", hint="stillweb doctor") from error
         yield connection
     finally:  # other holders of the browser get an error for the closed connection
         await connection.close()
@@ -467,21 +453,6 @@ async def connect_browser(browser: Browser, port: int) -> AsyncIterator[CdpConne
 async def _close(browser: Browser) -> None:
     with suppress(PlaywrightError):
         await browser.close(reason="the CDP connection broke")
-
-
-def _encode(message: dict[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(message)
-    except TypeError:  # lone surrogates, which JavaScript has and orjson rejects
-        return json.dumps(message).encode()
-
-
-def _decode(text: bytes) -> Any:
-    try:
-        with uncollected():
-            return orjson.loads(text)
-    except ValueError:  # lone surrogates, or a number too large for orjson
-        return json.loads(text)
 
 
 def _ignore_error(result: asyncio.Future[Any]) -> None:

@@ -1,0 +1,183 @@
+"""The debugging pipe of a browser, shared by Playwright and `CdpConnection`.
+
+Chromium serves CDP on a pipe to one client, or on a port to every user of the machine. Playwright is the
+client of the pipe. So Playwright starts `launcher` instead of the browser: it passes the ends of the pipe
+to this process and then becomes the browser. Messages of Playwright are forwarded unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from stillweb.errors import InfraError
+from stillweb.garbage import uncollected
+
+__all__ = ["BrowserPipe", "MessageReader"]
+
+_LAUNCHER = Path(__file__).with_name("launcher")
+_END = b"\0"  # of a message
+_START_SECONDS = 20.0  # real, after Playwright has an answer of the browser
+
+
+class _Writer(asyncio.BaseProtocol):
+    """Pauses the other side of the pipe while this side does not accept more.
+
+    Args:
+        lost: called when this side is gone.
+    """
+
+    def __init__(self, lost: Callable[[], None]) -> None:
+        self.source: asyncio.ReadTransport | None = None
+        self._lost = lost
+
+    def pause_writing(self) -> None:
+        if self.source and not self.source.is_closing():
+            self.source.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.source and not self.source.is_closing():
+            self.source.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost()
+
+
+class MessageReader(_Writer, asyncio.Protocol):
+    """Calls back with each message that arrives, without its end."""
+
+    def __init__(self, receive: Callable[[bytes], None], lost: Callable[[], None]) -> None:
+        super().__init__(lost)
+        self._receive = receive
+        self._parts: list[bytes] = []
+
+    def data_received(self, data: bytes) -> None:
+        *ends, rest = data.split(_END)
+        for end in ends:
+            message = b"".join((*self._parts, end))
+            self._parts.clear()
+            self._receive(message)
+        if rest:
+            self._parts.append(rest)
+
+
+class BrowserPipe:
+    """The pipe of one browser.
+
+    Attributes:
+        take: receives each message of the browser, decoded; returns False if the message is for Playwright.
+        lost: called when the browser or Playwright is gone.
+    """
+
+    def __init__(self) -> None:
+        self.take: Callable[[dict[str, Any]], bool] = lambda _: False
+        self.lost: Callable[[], None] = lambda: None
+        self._browser: asyncio.Transport
+        self._playwright: asyncio.WriteTransport
+        self._open: list[asyncio.BaseTransport] = []
+
+    @asynccontextmanager
+    async def launcher(self, browser: Path) -> AsyncIterator[tuple[Path, dict[str, str | float | bool]]]:
+        """Yield the program to start instead of a browser, and its environment; the block starts it.
+
+        Raises:
+            InfraError: if no browser with a pipe started in the block.
+        """
+        with (
+            tempfile.TemporaryDirectory(prefix="stillweb-") as folder,
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
+        ):
+            address = str(Path(folder, "pipe"))
+            listener.bind(address)
+            listener.listen(1)
+            listener.setblocking(False)
+            connecting = asyncio.ensure_future(self._connect(listener))
+            own = {
+                "STILLWEB_PYTHON": sys.executable,
+                "STILLWEB_PIPE": address,
+                "STILLWEB_EXECUTABLE": str(browser),
+            }
+            try:
+                yield _LAUNCHER, {**os.environ, **own}
+                async with asyncio.timeout(_START_SECONDS):
+                    await connecting
+            except TimeoutError as error:
+                raise InfraError("the browser has no pipe for CDP", hint="stillweb doctor") from error
+            finally:
+                connecting.cancel()
+                await asyncio.gather(connecting, return_exceptions=True)
+
+    async def _connect(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        client, _ = await loop.sock_accept(listener)
+        client.setblocking(True)
+        with client:
+            ours, reading, writing = await asyncio.to_thread(_exchange, client)
+        browser = MessageReader(self._from_browser, self._end)
+        to_playwright = _Writer(self._end)
+        from_playwright = MessageReader(self.send, self._end)
+        self._browser, _ = await loop.connect_accepted_socket(lambda: browser, ours)
+        self._browser.pause_reading()
+        self._open.append(self._browser)
+        self._playwright, _ = await loop.connect_write_pipe(
+            lambda: to_playwright, os.fdopen(writing, "wb", 0)
+        )
+        to_playwright.source = self._browser
+        self._open.append(self._playwright)
+        browser.source, _ = await loop.connect_read_pipe(lambda: from_playwright, os.fdopen(reading, "rb", 0))
+        self._open.append(browser.source)
+        self._browser.resume_reading()
+
+    def post(self, message: dict[str, Any]) -> None:
+        """Send a command of `CdpConnection`."""
+        self.send(_encode(message))
+
+    def send(self, message: bytes) -> None:
+        self._browser.write(message + _END)
+
+    def _from_browser(self, message: bytes) -> None:
+        if not self.take(_decode(message)):
+            self._playwright.write(message + _END)
+
+    def _end(self) -> None:
+        self.lost()
+        self.close()
+
+    def close(self) -> None:
+        """Close all ends: the browser ends then, and Playwright learns of it."""
+        for each in self._open:
+            each.close()
+
+
+def _exchange(launcher: socket.socket) -> tuple[socket.socket, int, int]:
+    """Give the launcher its end of a new pipe; return ours, and Playwright's for reading and writing."""
+    _, (reading, writing), _, _ = socket.recv_fds(launcher, 1, 2)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        socket.send_fds(launcher, [_END], [theirs.fileno()])
+    return ours, reading, writing
+
+
+def _encode(message: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(message)
+    except TypeError:  # lone surrogates, which JavaScript has and orjson rejects
+        return json.dumps(message).encode()
+
+
+def _decode(text: bytes) -> Any:
+    try:
+        with uncollected():
+            return orjson.loads(text)
+    except ValueError:  # lone surrogates, or a number too large for orjson
+        return json.loads(text)
