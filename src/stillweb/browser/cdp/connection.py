@@ -14,26 +14,17 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from playwright.async_api import Browser
 from playwright.async_api import Error as PlaywrightError
 
 from stillweb import clock
-from stillweb.browser.cdp.pipe import BrowserPipe
 from stillweb.errors import InfraError
 
-__all__ = [
-    "LOOP_SECONDS",
-    "CdpConnection",
-    "CdpError",
-    "CdpSession",
-    "connect_browser",
-    "connection_of",
-    "is_worker_script",
-    "wait_for_slow",
-]
+if TYPE_CHECKING:
+    from stillweb.browser.cdp.pipe import BrowserPipe
 
 LOOP_SECONDS = 5.0
 """Processor seconds for one task of a page; the longest tasks of large pages take one or two."""

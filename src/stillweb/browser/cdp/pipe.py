@@ -23,8 +23,6 @@ import orjson
 from stillweb.errors import InfraError
 from stillweb.garbage import uncollected
 
-__all__ = ["BrowserPipe", "MessageReader"]
-
 _LAUNCHER = Path(__file__).with_name("launcher")
 _END = b"\0"  # of a message
 _START_SECONDS = 20.0  # real, after Playwright has an answer of the browser
