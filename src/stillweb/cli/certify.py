@@ -67,7 +67,6 @@ def print_certificate(certificate: Certificate) -> None:
 
 
 def print_verified(certified: Certificate, here: Certificate, rows: Sequence[VerifiedTrace]) -> None:
-    """Print the verdict on each trace of a certificate."""
     _table(
         ["trace", "#equal steps", "verdict", "first difference", "why"],
         [

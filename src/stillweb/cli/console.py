@@ -59,7 +59,6 @@ class LogFormatter(logging.Formatter):
     """Formatter of log lines whose messages may quote archives and sites."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record without control characters."""
         return printable(super().format(record))
 
 
@@ -174,7 +173,6 @@ class Sectioned(click.Command):
         self.sections = sections
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each section under its own heading."""
         records = {
             each.name: each.get_help_record(ctx)
             for each in self.get_params(ctx)

@@ -40,7 +40,6 @@ _FINDINGS = 25
 
 
 def print_report(report: DiffReport) -> None:
-    """Print a comparison to stdout, with tables truncated."""
     _print_traces(report)
     _table(["score", "worst page", "mean", "limit"], list(_spreads(report)))
     different = [page for page in report.worst_first() if page.compared and not page.identical]
@@ -129,7 +128,6 @@ def _name(page: PageDiff) -> str:
 
 
 def _differences(report: DiffReport, page: PageDiff) -> str:
-    """Return the error of a page, or its imperfect scores."""
     if page.error:
         return f"not replayed*: {page.error}"
     imperfect = [name for name, value in page.scores.items() if value != (name not in LOWER_IS_BETTER)]

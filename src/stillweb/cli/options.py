@@ -102,7 +102,6 @@ class _OptionField:
         return typing.get_args(hint)[0] if typing.get_origin(hint) in (tuple, Mapping) else hint
 
     def value(self, given: Any) -> Any:
-        """Return the field's value for what click returns."""
         assert self.option is not None
         if given is None or self.option.parse:
             return given
@@ -111,7 +110,6 @@ class _OptionField:
         return given * self.option.unit if self.option.unit != 1 else given
 
     def click_option(self) -> Callable[[F], F]:
-        """Return the decorator that click makes of it."""
         option, default, flag = self.option, self.default, self.flag
         assert option is not None
         if self.kind is bool:

@@ -63,7 +63,6 @@ class RolloutProgress:
         self._stack.close()
 
     def change(self, state: BatchState) -> None:
-        """Show the state of a batch."""
         result = state.latest if state.ended > self._ended else None
         if result:
             self._ended = state.ended
@@ -140,7 +139,6 @@ def _unrecorded(traffic: Mapping[str, int]) -> str:
 
 
 def print_groups(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print success by a property of the tasks, with 95 % intervals."""
     ks = list(dict.fromkeys(k for row in rows for k in row["pass_at"]))
     print_table(
         (kind, "#tasks", "#episodes", *(f"pass@{k} (95%)" for k in ks)),

@@ -82,7 +82,6 @@ class ReplayInfo:
 
     @property
     def default(self) -> str:
-        """The collection of the default session."""
         return next(iter(self.collections), "")
 
 
@@ -307,7 +306,6 @@ class ControlResponse:
 
     @property
     def body(self) -> bytes:
-        """The bytes to send."""
         if self.value is None:
             return self.raw
         return json.dumps(self.value, ensure_ascii=False, default=_members).encode("utf-8", "replace") + b"\n"

@@ -57,11 +57,9 @@ class SocksServer:
 
     @property
     def pending(self) -> bool:
-        """Whether replies wait for the network."""
         return bool(self._outgoing)
 
     def take(self) -> bytes:
-        """Return the bytes that wait for the network."""
         data, self._outgoing = self._outgoing, b""
         return data
 

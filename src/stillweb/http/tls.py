@@ -127,11 +127,9 @@ class TlsServer:
 
     @property
     def pending(self) -> bool:
-        """Whether handshake bytes, tickets or alerts wait for the network."""
         return bool(self._outgoing.pending)
 
     def take(self) -> bytes:
-        """Return the bytes that wait for the network."""
         return self._outgoing.read()
 
     def farewell(self) -> bytes:

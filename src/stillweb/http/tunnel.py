@@ -303,7 +303,6 @@ class ProxyConnection:
 
 
 def _host(authority: str) -> str:
-    """Return the host of an authority, without its port."""
     return authority.rpartition(":")[0] or authority
 
 

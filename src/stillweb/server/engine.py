@@ -107,7 +107,6 @@ class Engine(Started):
         self._change = asyncio.Event()
 
     async def start(self) -> None:
-        """Connect to the replay server, launch a browser and start the lease timers."""
         await self.vector.start()
         self.leases.start()
 
@@ -116,7 +115,6 @@ class Engine(Started):
         await self.leases.drain(self.options.drain_seconds)
 
     async def close(self) -> None:
-        """End all leases, leave their sessions and close the browsers."""
         self.end_streams()
         await self.leases.close()
         await self.vector.close()

@@ -100,7 +100,6 @@ class ServerFault:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The JSON body of the response."""
         return {"error": self.error.model_dump()}
 
     @classmethod

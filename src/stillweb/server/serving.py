@@ -243,7 +243,6 @@ _DESCRIPTION = (
 
 
 def make_app(engine: Engine, keys: AccessKeys) -> FastAPI:
-    """Return the application of a started engine."""
     app = base_app("stillweb serve", _DESCRIPTION, keys)
     app.state.engine = engine
     app.state.history = HistoryRecorder()

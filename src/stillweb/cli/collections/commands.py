@@ -112,7 +112,6 @@ def _summary(defects: tuple[Defect, ...] | list[Defect]) -> str:
 
 
 def _print_defects(defects: list[Defect]) -> None:
-    """Print the most severe defects to stderr."""
     order = list(Severity)
     for defect in sorted(defects, key=lambda each: order.index(each.severity))[:_SHOWN]:
         echo(defect, err=True)

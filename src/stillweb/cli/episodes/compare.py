@@ -14,8 +14,6 @@ from stillweb.trainers.batch.compare import compare as compare_results
 from stillweb.trainers.batch.compare import write_comparison
 from stillweb.trainers.batch.folder import results_in
 
-_FOLDER = EXISTING_FOLDER
-
 
 @click.command()
 @click.argument("before", type=EXISTING_FOLDER)

@@ -243,7 +243,6 @@ def twice_after(collection: Collection, ca: CertAuthority, options: CrawlOptions
 
 
 def print_twice(name: str, twice: Twice) -> None:
-    """Print the rules that the second recording led to."""
     learned = twice.learned
     echo(f"{name}: {len(learned.rules)} rules learned from {twice.pages} pages recorded twice")
     for rule in learned.rules:

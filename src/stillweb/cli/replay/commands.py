@@ -32,7 +32,6 @@ class ServeByDefault(LazyGroup):
     """A group in which `replay shop` means `replay serve shop`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert `serve` before an argument that is not a command."""
         if args and args[0] not in self.list_commands(ctx) and args[0] not in ctx.help_option_names:
             args = ["serve", *args]
         return super().parse_args(ctx, args)

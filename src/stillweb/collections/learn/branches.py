@@ -489,7 +489,6 @@ class _StepTexts:
 
     @property
     def counts(self) -> tuple[Count, ...]:
-        """The counts in head and body."""
         return (*self.head.counts, *self.body.counts)
 
     def is_beyond(self, values: Sequence[Encodings]) -> bool:

@@ -93,13 +93,11 @@ class PackIndex:
         return rows
 
     def offset(self, row: int) -> int:
-        """Return the offset of a row's record in entries.bin."""
         at = self._plan.offsets + 8 * row
         self._verify_range(at, at + 8)
         return self._offsets[row]
 
     def row_by_url(self, place: int) -> int:
-        """Return the row at a position in the order of URLs."""
         at = self._plan.by_url + 4 * place
         self._verify_range(at, at + 4)
         if (row := self._by_url[place]) >= self._entries:

@@ -179,7 +179,6 @@ def planned(traces: int, condition: Condition, runs: int) -> int:
 
 @asynccontextmanager
 async def cpu_load() -> AsyncIterator[None]:
-    """Keep every CPU busy with other processes."""
     processes = [
         await asyncio.create_subprocess_exec(sys.executable, "-c", _CPU_LOAD)
         for _ in range(os.cpu_count() or 1)

@@ -171,7 +171,6 @@ class ContentStore:
         folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, content: bytes) -> str:
-        """Store a content; return its SHA-256 in hex."""
         digest = hashlib.sha256(content).hexdigest()
         path = self.folder / digest
         if not path.exists():

@@ -44,7 +44,6 @@ class PictureTable:
         return self._numbers[digest]
 
     def uris(self) -> list[str]:
-        """Return all pictures as data URIs, by number."""
         return [picture_uri(raw) for raw in self._raw]
 
 

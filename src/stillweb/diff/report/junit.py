@@ -42,7 +42,6 @@ class JUnitSuite:
 
 
 def write_junit(result: DiffReport | Certificate, path: Path) -> Path:
-    """Write a report or certificate as JUnit XML."""
     suite = diff_suite(result) if isinstance(result, DiffReport) else certificate_suite(result)
     path.parent.mkdir(parents=True, exist_ok=True)
     tree = ElementTree.ElementTree(_element([suite]))

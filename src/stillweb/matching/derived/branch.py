@@ -120,12 +120,10 @@ class Refused:
 
 
 def cookies_set(head: bytes) -> dict[str, str]:
-    """Return the cookies that a response head sets, by name."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in _SET_COOKIE.findall(head)}
 
 
 def cookies_sent(request: Request) -> dict[str, str]:
-    """Return the cookies of a request, by name."""
     pairs = (pair.partition("=") for pair in header(request.headers, "cookie").split(";"))
     return {name.strip(): value.strip() for name, _, value in pairs}
 

@@ -270,7 +270,6 @@ class StreamScript:
 
     @property
     def next_ms(self) -> int | None:
-        """Time of the page's clock at which the next piece is released."""
         return self._held.next_ms
 
     @property

@@ -162,7 +162,6 @@ class PortPool:
         raise self._all_taken(len(self.ports) - len(self._free))
 
     def give_back(self, port: int) -> None:
-        """Return a borrowed port."""
         if self.ports is not None:
             self._free.append(port)
 

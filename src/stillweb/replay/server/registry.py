@@ -94,13 +94,11 @@ class PackRegistry:
         )
 
     def acquire(self) -> PackHandle:
-        """Return the newest pack for a session."""
         self.refresh()
         self.current.holders += 1
         return self.current
 
     def release(self, handle: PackHandle) -> None:
-        """Record that a session no longer holds a pack."""
         handle.holders -= 1
         self._close_unused(handle)
 

@@ -278,7 +278,6 @@ class ReplayServer(ControlBackend):
         return None if found is None else found.session
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine until the server ends."""
         self._tasks.spawn(coroutine)
 
     # The control API.

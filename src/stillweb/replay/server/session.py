@@ -228,7 +228,6 @@ class Session:
         self.page_clock.ms = None
 
     def begin(self, request: Request) -> ServedRequest:
-        """Resolve a request and count it as in flight."""
         began = clock.perf()
         self._requests += 1
         self.in_flight += 1

@@ -98,7 +98,6 @@ class _FrameSequence:
 
     @property
     def over(self) -> bool:
-        """Whether every turn was reached."""
         return self._at + 1 == len(self._turns)
 
     def take(self, frame: Frame) -> list[_Turn] | None:
@@ -191,7 +190,6 @@ class SocketScript:
 
     @property
     def next_ms(self) -> int | None:
-        """Time of the page's clock at which the next frame is released."""
         return self._held.next_ms
 
     @property
@@ -214,7 +212,6 @@ class SocketScript:
         return b"".join(out)
 
     def receive(self, text: bytes, now: float) -> bytes:
-        """Take bytes of the page; return the bytes to send."""
         out: list[bytes] = []
         if self.closed:
             return b""

@@ -214,7 +214,6 @@ class Worker:
                     await self.ask("DELETE", f"/sessions/{shown['id']}")
 
     def lost(self) -> SessionLost:
-        """Return the error of a session whose worker has died."""
         message = f"worker {self.number}, which held the session, has died"
         return SessionLost(message, hint="open a new session")
 
@@ -224,7 +223,6 @@ class Worker:
             self._running.channel.hand_over(descriptor, data)
 
     async def stop(self) -> None:
-        """Let it finish current responses, and end it."""
         self._stopping.set()
         self._signal(signal.SIGTERM)
         if self._process is not None:

@@ -201,7 +201,6 @@ class Master:
 
 
 def make_master_app(master: Master, keys: AccessKeys) -> FastAPI:
-    """Return the application of a master."""
     app = base_app("stillweb serve --master", __doc__ or "", keys)
     app.state.history = HistoryRecorder()
     routes = _Routes(master)

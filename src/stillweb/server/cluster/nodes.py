@@ -96,7 +96,6 @@ class NodeRegistry:
             node.lost = why
 
     def remove(self, name: str) -> None:
-        """Remove a node that shut down normally."""
         self._nodes.pop(name, None)
 
     def all(self) -> list[ClusterNode]:

@@ -53,7 +53,6 @@ class ResponseHistory(Generic[T]):
         return known[1]
 
     def put(self, request_id: str, digest: str, response: T) -> None:
-        """Store a response and drop the oldest."""
         self._known[request_id] = (digest, response)
         while len(self._known) > self._limit:
             self._known.popitem(last=False)
@@ -154,14 +153,12 @@ class HeldLease:
     ended: bool = False
 
     def start_episode(self, task: str, url: str) -> None:
-        """Discard the state of the previous episode."""
         self.task, self.url = task, url
         self.step, self.playing, self.finished, self.reward, self.error = 0, False, False, None, ""
         self.traffic, self.info, self.goal, self.title = {}, {}, "", ""
         self.picture, self.thumbnail = "", b""
 
     def record(self, observation: Observation, info: Mapping[str, Any]) -> None:
-        """Take over the result of a reset or step."""
         self.playing = not self.finished
         self.url, self.title = observation.url, observation.title
         self.info, self.step = info, info["step"]
@@ -170,7 +167,6 @@ class HeldLease:
             self.traffic[name] = self.traffic.get(name, 0) + info["traffic"][name]
 
     def finish(self, reward: float) -> None:
-        """Mark the episode as ended normally."""
         self.playing, self.finished, self.reward = False, True, reward
 
     def fail(self, error: StillwebError) -> None:

@@ -59,7 +59,6 @@ class LeaseManager:
         self._idle.set()
 
     def start(self) -> None:
-        """Start the task that ends expired leases."""
         self._tasks.spawn(self._reap())
 
     async def acquire(
@@ -135,7 +134,6 @@ class LeaseManager:
         await wait_event(self._idle, seconds)
 
     async def close(self) -> None:
-        """End all leases."""
         await self.drain(0.0)
         await self._tasks.end()
         ends = [self.release(held, LeaseEnd.CLOSED) for held in list(self.held.values())]

@@ -167,11 +167,9 @@ class LeaseTable:
         return self._grant(self._waiting.pop(next(iter(self._waiting))), session, now)
 
     def overdue(self, now: float) -> list[tuple[Lease, LeaseEnd]]:
-        """Return the expired leases and why each expired."""
         return [(lease, why) for lease in self._running.values() if (why := lease.expiry(now))]
 
     def next_due(self) -> float | None:
-        """Return the earliest `due` of all leases."""
         return min((lease.due for lease in self._running.values()), default=None)
 
     def _grant(self, terms: LeaseTerms, session: int, now: float) -> Lease:

@@ -140,7 +140,6 @@ def _trees(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
 
 
 def router(index: EpisodeIndex, prefix: str = "") -> APIRouter:
-    """Return the routes of the page and its API below a prefix."""
     routes, viewer = APIRouter(prefix=prefix, tags=["viewer"]), Viewer(index)
     for path, (name, media_type) in _FILES.items():
         send = partial(_file, name, media_type)
@@ -156,7 +155,6 @@ async def _file(name: str, media_type: str) -> Response:
 
 
 def make_viewer_app(index: EpisodeIndex) -> FastAPI:
-    """Return the application of `stillweb view`."""
     app = FastAPI(title="stillweb view", docs_url=None, redoc_url=None)
     app.add_exception_handler(StillwebError, failed)
     app.add_exception_handler(HTTPException, failed_http)

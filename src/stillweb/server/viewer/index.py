@@ -85,7 +85,6 @@ class EpisodeFilter:
     misses: str = ""
 
     def accepts(self, row: EpisodeRow) -> bool:
-        """Return whether a row is chosen."""
         for name in ("task", "family", "collection", "end"):
             wanted = getattr(self, name)
             if wanted and getattr(row, name) != wanted:
@@ -178,7 +177,6 @@ class EpisodeIndex:
         return rows
 
     def choices(self) -> dict[str, list[tuple[str, int]]]:
-        """Return the values of each column that can be filtered, with their number of episodes."""
         rows = list(self._rows.values())
         counted = {
             name: Counter(getattr(row, name) for row in rows)

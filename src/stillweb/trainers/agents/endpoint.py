@@ -122,7 +122,6 @@ class Conversation:
         self._system = system_text(self.goal, self.options)
 
     def add_observation(self, observation: Observation, info: Mapping[str, Any]) -> None:
-        """Add the observation of the reset or of the last action."""
         result = info["action"]
         outcome = f"{result['status']}: {result['error']}" if result["error"] else str(result["status"])
         pictures = [observation.body(form) for form in _PICTURES] if self.options.images else []

@@ -79,7 +79,6 @@ class EpisodeForks:
 
     @property
     def actions(self) -> tuple[Any, ...]:
-        """Actions of the episode, as the agent sent them."""
         return tuple(step["raw"] for step in self.steps[1:])
 
     @property
@@ -94,7 +93,6 @@ class EpisodeForks:
 
     @property
     def observed(self) -> tuple[str, ...]:
-        """Forms of observation whose digests are verified."""
         return tuple(self.steps[0]["digests"])
 
     def agent(self, agent: Agent) -> Agent:

@@ -86,5 +86,4 @@ def cut(text: str, limit: int) -> str:
 
 
 def pixels_of(picture: bytes) -> Image.Image:
-    """Return a PNG as an RGB image."""
     return Image.open(io.BytesIO(picture)).convert("RGB")

@@ -496,7 +496,6 @@ class RayRollouts:
         return self._config.packs
 
     def workers(self) -> list[dict[str, Any]]:
-        """Return the status of each worker, see `WorkerPool.status`."""
         return self._pool.status()
 
     def rollout(

@@ -167,7 +167,6 @@ class EnvWorker:
         return rollout, await asyncio.to_thread(self._collect, rollout.episodes)
 
     async def forget(self, name: str) -> None:
-        """Close the agent of a finished rollout."""
         loading, _ = self._agents.pop(name, (None, None))
         if loading and (close := getattr(await loading, "aclose", None)):
             await close()
@@ -198,7 +197,6 @@ class EnvWorker:
     # --- single sessions ----------------------------------------------------------------------------
 
     async def take(self) -> int:
-        """Wait for a free session and return its number."""
         i = await self._free.get()
         self._episodes[i] = []
         return i
@@ -221,7 +219,6 @@ class EnvWorker:
         return _with_references(await self.vector.observe(i, *kinds))
 
     async def give_back(self, i: int) -> None:
-        """Leave the episode of a session and free the session."""
         try:
             await self.vector.leave(i)
         finally:
