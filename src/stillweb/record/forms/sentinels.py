@@ -9,7 +9,7 @@ quotes, markup, lines.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from itertools import chain, repeat
+from itertools import count
 from typing import Any
 
 from stillweb import clock
@@ -106,7 +106,10 @@ def _word(
     It begins with `start`, unless the known words leave none: few words of three letters begin alike.
     """
     initials = {other[0] for other in beside}
-    for begin in chain(repeat(start, _ATTEMPTS), repeat("")):
+    wanted = length
+    for attempt in count():
+        begin = start if attempt < _ATTEMPTS else ""
+        length = wanted + max(0, attempt // _ATTEMPTS - 1)  # a form may have more fields than words are free
         word = "".join(rng.choice(_VOWELS if n % 2 else _CONSONANTS) for n in range(length))
         if length == 3:
             word = rng.choice("qxzv") + rng.choice("yuo") + rng.choice("qxvzk")
