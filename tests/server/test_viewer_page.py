@@ -51,9 +51,12 @@ async def url(root):
         yield url
 
 
-@pytest.fixture(scope="module")
-def branching(tmp_path_factory):
-    """Episodes of one task: three take the first link, one of them buys; one episode searches."""
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def branching(tmp_path_factory):
+    """Serve episodes of one task: three take the first link, one of them buys; one episode searches.
+
+    The server outlives the page of a test, which may still load pictures when the test ends.
+    """
     root = tmp_path_factory.mktemp("branching")
     for number, (names, reward) in enumerate([("ab", 1.0), ("ac", 0.0), ("ac", 0.0), ("d", None)]):
         steps = [step_line(root, 0)]
@@ -61,7 +64,8 @@ def branching(tmp_path_factory):
             raw = {"action": "click", "bid": name}
             steps.append(step_line(root, at, raw=raw, parsed=raw))
         write_episode(root, f"tasks/b/{number}", steps, ended(reward), name="buy")
-    return root
+    async with serve_viewer(root) as url:
+        yield url
 
 
 def current(page):
@@ -169,18 +173,17 @@ async def test_an_exported_file_needs_no_server(root, page, tmp_path):
 
 
 async def test_the_tree_of_a_task_shows_where_episodes_part(branching, page):
-    async with serve_viewer(branching) as url:
-        await page.goto(url)
-        await expect(page.get_by_text("4 episodes", exact=True)).to_be_visible()
-        await page.keyboard.press("j")
-        await page.keyboard.press("t")
-        await expect(page.locator("main h2")).to_have_text("buy")
-        rows = page.locator(".branch")
-        await expect(rows).to_have_count(5)
-        await expect(rows.nth(0)).to_contain_text("4 episodesstart")
-        await expect(rows.nth(1)).to_contain_text("3 episodes1. click [a]")
-        await expect(rows.nth(2)).to_contain_text("2 episodes2. click [c]")
-        await expect(page.locator(".tag.bad")).to_have_count(0)
-        await rows.nth(3).get_by_role("link").click()
-        await expect(current(page)).to_have_text("2")
-        assert "tasks%2Fb%2F0" in page.url
+    await page.goto(branching)
+    await expect(page.get_by_text("4 episodes", exact=True)).to_be_visible()
+    await page.keyboard.press("j")
+    await page.keyboard.press("t")
+    await expect(page.locator("main h2")).to_have_text("buy")
+    rows = page.locator(".branch")
+    await expect(rows).to_have_count(5)
+    await expect(rows.nth(0)).to_contain_text("4 episodesstart")
+    await expect(rows.nth(1)).to_contain_text("3 episodes1. click [a]")
+    await expect(rows.nth(2)).to_contain_text("2 episodes2. click [c]")
+    await expect(page.locator(".tag.bad")).to_have_count(0)
+    await rows.nth(3).get_by_role("link").click()
+    await expect(current(page)).to_have_text("2")
+    assert "tasks%2Fb%2F0" in page.url
