@@ -28,7 +28,7 @@ _END = b"\0"  # of a message
 _START_SECONDS = 20.0  # real, after Playwright has an answer of the browser
 
 
-class _Writer(asyncio.BaseProtocol):
+class _PipeEnd(asyncio.BaseProtocol):
     """Pauses the other side of the pipe while this side does not accept more.
 
     Args:
@@ -51,7 +51,7 @@ class _Writer(asyncio.BaseProtocol):
         self._lost()
 
 
-class MessageReader(_Writer, asyncio.Protocol):
+class MessageReader(_PipeEnd, asyncio.Protocol):
     """Calls back with each message that arrives, without its end."""
 
     def __init__(self, receive: Callable[[bytes], None], lost: Callable[[], None]) -> None:
@@ -96,7 +96,12 @@ class BrowserPipe:
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
         ):
             address = str(Path(folder, "pipe"))
-            listener.bind(address)
+            try:
+                listener.bind(address)
+            except OSError as error:  # mostly a path of more than 107 bytes (unix(7))
+                raise InfraError(
+                    f"no socket at {address}: {error}", hint="set TMPDIR to a shorter path"
+                ) from error
             listener.listen(1)
             listener.setblocking(False)
             connecting = asyncio.ensure_future(self._connect(listener))
@@ -122,7 +127,7 @@ class BrowserPipe:
         with client:
             ours, reading, writing = await asyncio.to_thread(_exchange, client)
         browser = MessageReader(self._from_browser, self._end)
-        to_playwright = _Writer(self._end)
+        to_playwright = _PipeEnd(self._end)
         from_playwright = MessageReader(self.send, self._end)
         self._browser, _ = await loop.connect_accepted_socket(lambda: browser, ours)
         self._browser.pause_reading()

@@ -9,6 +9,7 @@ a button, is also recorded as it is.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
@@ -142,13 +143,17 @@ def plan_forms(
         for form, is_post in [*((each, False) for each in gets), *((each, True) for each in posts)]:
             for planned in _variants(page, form, avoid, posts=is_post):
                 found.setdefault(planned.variant.name, planned)
-    seen: dict[tuple[object, ...], int] = {}
-    ranked: list[tuple[int, int, PlannedForm]] = []
-    for planned in found.values():
-        alike = planned.variant.alike
-        seen[alike] = seen.get(alike, 0) + 1
-        ranked.append((seen[alike], len(ranked), planned))
-    return [planned for _, _, planned in sorted(ranked, key=lambda each: each[:2])]
+    return first_of_each_kind(found.values())
+
+
+def first_of_each_kind(forms: Iterable[PlannedForm]) -> list[PlannedForm]:
+    """Return forms in their order, but those that look alike after the first of each kind, and so on."""
+    seen: Counter[tuple[object, ...]] = Counter()
+    ranked: list[tuple[int, PlannedForm]] = []
+    for planned in forms:
+        seen[planned.variant.alike] += 1
+        ranked.append((seen[planned.variant.alike], planned))
+    return [planned for _, planned in sorted(ranked, key=lambda each: each[0])]
 
 
 def _variants(page: str, form: HtmlForm, avoid: AvoidRules, *, posts: bool) -> Iterator[PlannedForm]:

@@ -50,7 +50,14 @@ from stillweb.record.explore.links import HtmlForm
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import FormValues, Values
 from stillweb.record.forms.drive import KeepingWriter, ScriptRun
-from stillweb.record.forms.plan import FormData, FormVariant, PlannedForm, encode_form, plan_forms
+from stillweb.record.forms.plan import (
+    FormData,
+    FormVariant,
+    PlannedForm,
+    encode_form,
+    first_of_each_kind,
+    plan_forms,
+)
 from stillweb.record.forms.scripts import ScriptForm, read_all_scripts
 from stillweb.record.forms.sentinels import LEVELS, sentinels
 from stillweb.record.forms.wanted import WantedForms
@@ -542,13 +549,7 @@ def _chosen(planned: list[PlannedForm], targets: Sequence[str] | None) -> list[P
         return each.variant.form.action.partition("?")[0]
 
     found = [e for e in planned if e.variant.posts and e.variant.free and target_of(e) in order]
-    found.sort(key=lambda each: order[target_of(each)])
-    seen: Counter[Hashable] = Counter()
-    ranked = []
-    for each in found:
-        seen[each.variant.alike] += 1
-        ranked.append((seen[each.variant.alike], each))
-    return [each for _, each in sorted(ranked, key=lambda pair: pair[0])]
+    return first_of_each_kind(sorted(found, key=lambda each: order[target_of(each)]))
 
 
 def _names(variants: _Variants) -> tuple[str, ...]:

@@ -69,12 +69,13 @@ def sentinels(
         seed: of the words.
     """
     rng = clock.seeded("sentinels", seed)
+    joined = "\n".join(known)  # one search is faster than one for each word
     taken: set[str] = set()
     words = []
     for number in range(len(kinds)):
-        mine = [_word(rng, 3, known, taken, [], "aa")]
+        mine = [_word(rng, 3, joined, taken, [], "aa")]
         for n in range(9):  # other lengths in each field: a page may hold the length of one
-            mine.append(_word(rng, 5 + n + number % 2, known, taken, mine, "" if n else "zy"))
+            mine.append(_word(rng, 5 + n + number % 2, joined, taken, mine, "" if n else "zy"))
         words.append(mine)
     for level, (pattern, needed) in enumerate(LEVELS):
         texts = []
@@ -98,25 +99,23 @@ def _value(kind: Kind, level: int, pattern: str, words: Sequence[str]) -> str:
     return pattern.format(words[0].capitalize(), *words[1:])
 
 
-def _word(
-    rng: Any, length: int, known: Collection[str], taken: set[str], beside: Sequence[str], start: str
-) -> str:
+def _word(rng: Any, length: int, known: str, taken: set[str], beside: Sequence[str], start: str) -> str:
     """Return a word that is in no known word, in which no other one is, and with an initial of its own.
 
-    It begins with `start`, unless the known words leave none: few words of three letters begin alike.
+    It begins with `start` and has the given length, unless the other words leave none: few words of three
+    letters begin alike, and a form may have more fields than there are such words.
     """
     initials = {other[0] for other in beside}
-    wanted = length
     for attempt in count():
         begin = start if attempt < _ATTEMPTS else ""
-        length = wanted + max(0, attempt // _ATTEMPTS - 1)  # a form may have more fields than words are free
-        word = "".join(rng.choice(_VOWELS if n % 2 else _CONSONANTS) for n in range(length))
-        if length == 3:
+        longer = length + max(0, attempt // _ATTEMPTS - 1)
+        word = "".join(rng.choice(_VOWELS if n % 2 else _CONSONANTS) for n in range(longer))
+        if longer == 3:
             word = rng.choice("qxzv") + rng.choice("yuo") + rng.choice("qxvzk")
         if begin:
-            word = begin + (rng.choice("qxvzkjw") if length == 3 else word[len(begin) :])
+            word = begin + (rng.choice("qxvzkjw") if longer == 3 else word[len(begin) :])
         clash = word[0] in initials or any(word in other or other in word for other in taken)
-        if not clash and not any(word in other for other in known):
+        if not clash and word not in known:
             taken.add(word)
             return word
     raise AssertionError("unreachable")

@@ -45,8 +45,8 @@ from stillweb.matching.resolver import Policy, UnrecordedAnswers
 from stillweb.options import Option
 from stillweb.polling import poll
 from stillweb.replay.ledger.file import LedgerFile
-from stillweb.replay.server.about import AboutPage, SearchHost
 from stillweb.replay.server.connection import BodyBudget, Connection, ConnectionLimits, ListenerTarget
+from stillweb.replay.server.internalhosts import AboutPage, SearchHost
 from stillweb.replay.server.listeners import (
     ExpiryTimer,
     Listener,

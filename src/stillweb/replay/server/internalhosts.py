@@ -1,12 +1,14 @@
-"""The page at http://stillweb.internal/ of a replay server: served collections, and how to trust the CA.
+"""The hosts that a replay server answers itself.
 
-The proxy's own port serves it to the default session only, so no episode can open it. All text from
-collections is escaped, and the page has no script.
+`AboutPage` is http://stillweb.internal/: served collections, and how to trust the CA. The proxy's own port
+serves it to the default session only, so no episode can open it.
 
 `SearchHost` is the search engine of replayed episodes, http://search.stillweb.internal/, off unless it is
 requested. It searches the pages of the session's collection (`collections/search.py`). The index is built
 before the server listens and stays the same until it ends, so equal queries get equal bytes. Its answers were
-never recorded: their tier is `synthetic`. The pages have no script, and all text from collections is escaped.
+never recorded: their tier is `synthetic`.
+
+All text from collections is escaped, and the pages have no script.
 """
 
 from __future__ import annotations
