@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -56,3 +57,13 @@ async def test_a_browser_without_a_pipe_is_an_infra_error(monkeypatch: pytest.Mo
     with pytest.raises(InfraError, match="no pipe"):
         async with pipe.launcher(Path("/bin/true")):
             pass
+
+
+async def test_a_path_too_long_for_a_socket_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with pytest.raises(InfraError, match="too long") as caught:
+        async with BrowserPipe().launcher(Path("/bin/true")):
+            pass
+    assert "TMPDIR" in caught.value.hint

@@ -136,7 +136,7 @@ class SearchHost:
         parts = urlsplit(request.url)
         if parts.hostname != SEARCH_HOST:
             return None
-        if request.method not in ("GET", "HEAD") or parts.path not in _PATHS:
+        if request.method not in _READS or parts.path not in _PATHS:
             return internal_response(request, 404, b"", "text/plain")
         query = " ".join(parse_qs(parts.query).get("q", [])).strip()
         page = self._page(collection, query).encode("utf-8", "replace")
