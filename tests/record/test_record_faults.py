@@ -93,6 +93,7 @@ class Faulty:
         elif path == "/reset":
             secure.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             os.close(secure.detach())
+            raise ConnectionResetError  # OpenSSL would read the descriptor, which a new connection may have
         elif path == "/long":
             secure.sendall(HTML + b"Content-Length: 1000\r\n\r\n<p>half")
             secure.unwrap().close()

@@ -147,7 +147,7 @@ def plan_forms(
 
 
 def first_of_each_kind(forms: Iterable[PlannedForm]) -> list[PlannedForm]:
-    """Return the first form of each kind, then the second of each, and so on; `alike` tells the kind."""
+    """Return the first form of each kind (`alike`), then the second of each, and so on."""
     seen: Counter[tuple[object, ...]] = Counter()
     ranked: list[tuple[int, PlannedForm]] = []
     for planned in forms:
