@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 
@@ -25,6 +26,35 @@ def monotonic() -> float:
 def perf() -> float:
     """Return seconds of the clock with the highest resolution, for measurements."""
     return time.perf_counter()
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A moment of the monotonic clock, in seconds; None for never."""
+
+    at: float | None = None
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Deadline:
+        return cls(None if seconds is None else monotonic() + seconds)
+
+    @property
+    def is_over(self) -> bool:
+        return self.at is not None and monotonic() >= self.at
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until then, at least 0; None for never."""
+        return None if self.at is None else max(0.0, self.at - monotonic())
+
+    def check(self) -> None:
+        """Return if time is left: computations call it, since a cancellation does not end them.
+
+        Raises:
+            TimeoutError: if the deadline is over.
+        """
+        if self.is_over:
+            raise TimeoutError("the time is over")
 
 
 def new_id() -> str:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import io
+
 import pytest
 
+from stillweb import clock
 from stillweb.cli import console
 
 
@@ -26,3 +29,20 @@ def test_a_task_without_a_total_prints_its_count(monkeypatch, capsys) -> None:
         bar.advance(bar.add_task("fetching", total=None))
 
     assert "0 s: 1, fetching" in capsys.readouterr().err.splitlines()
+
+
+def test_a_task_that_does_not_advance_prints_a_line_while_code_blocks_the_thread(monkeypatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(console, "SILENT_SECONDS", 0.02)
+    with console.progress() as bar:
+        bar.add_task("forms: 45 fields", total=None)
+        poll_now(lambda: "s: 0, forms: 45 fields" in stream.getvalue())
+    assert "s: 0, forms: 45 fields" in stream.getvalue()
+
+
+def poll_now(holds) -> None:
+    """Compute, without a pause, until something holds, for at most 10 seconds."""
+    end = clock.monotonic() + 10.0
+    while not holds() and clock.monotonic() < end:
+        sum(range(10_000))

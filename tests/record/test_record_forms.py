@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlencode
 
 import pytest
 
+from stillweb import clock
 from stillweb.collections.branches import read_outcomes
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
@@ -137,6 +138,51 @@ async def test_only_wanted_forms_are_recorded_within_their_time(collection: Coll
     ]
     report = await recorded(collection, ca, site, wanted=replace(wanted, seconds=0.0))
     assert not report.outcomes
+
+
+def build_large_form(site, fields: int = 45, pages: int = 12) -> list[str]:
+    """Build a site whose form has many fields, and whose pages all show what was stored; return the pages."""
+    stored: list[dict[str, str]] = []
+    inputs = "".join(f"<p><label>F {n} <input name=f{n}></label>" for n in range(fields))
+
+    def shown(asked) -> object:
+        rows = "".join(f"<tr><td>{html.escape(text)}</td>" for each in stored for text in each.values())
+        words = " ".join(f"word{n}" for n in range(4000))
+        return site.reply(
+            f"<table>{rows}</table><p>{words}</p><form method=post action=/store>"
+            f"<div style='display:none'>{inputs}</div><button>Store</button></form>"
+        )
+
+    def store(asked) -> object:
+        stored.append({k: v[0] for k, v in parse_qs(asked.body.decode(), keep_blank_values=True).items()})
+        return site.reply("", status=303, headers=(("Location", "/"),))
+
+    urls = ["/", *(f"/page/{n}" for n in range(pages))]
+    site.answers |= dict.fromkeys(urls, shown)
+    site.answers["/store"] = store
+    site.answers["/reset"] = lambda asked: stored.clear() or site.reply("ok")
+    return urls
+
+
+async def test_a_form_of_many_fields_ends_with_its_time_and_earlier_templates_stay(
+    collection: Collection, ca, site
+) -> None:
+    await recorded(collection, ca, site)
+    proved = {each.name for each in read_outcomes(collection) if not each.refused}
+    assert proved == {f"GET {HOME}find q", f"POST {HOME}add note"}
+    async with PageFetcher(site.options, {}) as fetcher:
+        with CollectionWriter(collection) as writer:
+            for path in build_large_form(site):
+                writer.write(await fetcher.fetch(HOME.rstrip("/") + path))
+    wanted = WantedForms((f"{HOME}store",), (), seconds=2.0)
+    began = clock.monotonic()
+    report = await recorded(collection, ca, site, wanted=wanted)
+    assert clock.monotonic() - began < 8.0
+    assert {each.refused for each in report.outcomes} == {"the time was over before it was proved"}
+    assert {each.name for each in read_outcomes(collection) if not each.refused} == proved
+    session = session_of(collection)
+    _, _, page = send(session, "notes")
+    assert send(session, "add", {"csrf": token_in(page), "note": "Tea & two biscuits"})[0] == "derived"
 
 
 async def test_recorded_requests_are_answered_as_without_templates(collection: Collection, ca, site) -> None:

@@ -14,6 +14,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +25,7 @@ from stillweb.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, Task
+    from rich.progress import Progress, Task, TaskID
 
 
 def echo(message: object = "", *, err: bool = False, nl: bool = True) -> None:
@@ -65,12 +66,48 @@ class LogFormatter(logging.Formatter):
 _CONTROLS = re.compile("[\x7f-\x9f\ud800-\udfff]")
 
 LINE_SECONDS = 10.0  # between two progress lines of a task, where stderr is not a terminal
+SILENT_SECONDS = 20.0  # after which a task that does not advance prints a line too
+
+
+class _TaskLines:
+    """Lines of the tasks of a progress bar, where stderr is not a terminal."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._last: dict[TaskID, float] = {}
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        if not self._bar.console.is_terminal:
+            # A thread: computations block the event loop, and are what is silent.
+            threading.Thread(target=self._print_silent, daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def print(self, task_id: TaskID, seconds: float) -> None:
+        """Print a line of a task, if that many seconds have passed since its last one."""
+        now = monotonic()
+        if self._bar.console.is_terminal or now - self._last.setdefault(task_id, now) < seconds:
+            return
+        self._last[task_id] = now
+        task = next(each for each in self._bar.tasks if each.id == task_id)
+        total = "" if task.total is None else f" of {task.total:.0f}"
+        text = f"{task.elapsed or 0:.0f} s: {task.completed:.0f}{total}, {task.description}"
+        self._bar.console.print(text, markup=False, soft_wrap=True)
+
+    def _print_silent(self) -> None:
+        while not self._stopped.wait(SILENT_SECONDS / 4):
+            for task in self._bar.tasks:
+                if not task.finished:
+                    self.print(task.id, SILENT_SECONDS)
 
 
 def progress(*, rate: str = "") -> Progress:
     """Return a progress bar on stderr: description, bar, count, time.
 
-    Where stderr is not a terminal, each task also prints a line every `LINE_SECONDS` while it advances.
+    Where stderr is not a terminal, each task also prints a line every `LINE_SECONDS` while it advances, and
+    every `SILENT_SECONDS` while it does not.
 
     Args:
         rate: unit of the count, such as "pages", to show its rate and the remaining time too.
@@ -81,7 +118,6 @@ def progress(*, rate: str = "") -> Progress:
         Progress,
         ProgressColumn,
         SpinnerColumn,
-        TaskID,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
@@ -96,25 +132,23 @@ def progress(*, rate: str = "") -> Progress:
     class LineProgress(Progress):
         def __init__(self, *columns: ProgressColumn, console: Console) -> None:
             super().__init__(*columns, console=console)
-            self._last_line: dict[TaskID, float] = {}
+            self._lines = _TaskLines(self)
+
+        def start(self) -> None:
+            super().start()
+            self._lines.start()
+
+        def stop(self) -> None:
+            self._lines.stop()
+            super().stop()
 
         def update(self, task_id: TaskID, *args: Any, **fields: Any) -> None:
             super().update(task_id, *args, **fields)
-            self._print_line(task_id)
+            self._lines.print(task_id, LINE_SECONDS)
 
         def advance(self, task_id: TaskID, advance: float = 1) -> None:
             super().advance(task_id, advance)
-            self._print_line(task_id)
-
-        def _print_line(self, task_id: TaskID) -> None:
-            now = monotonic()
-            if self.console.is_terminal or now - self._last_line.setdefault(task_id, now) < LINE_SECONDS:
-                return
-            self._last_line[task_id] = now
-            task = self._tasks[task_id]
-            total = "" if task.total is None else f" of {task.total:.0f}"
-            text = f"{task.elapsed or 0:.0f} s: {task.completed:.0f}{total}, {task.description}"
-            self.console.print(text, markup=False, soft_wrap=True)
+            self._lines.print(task_id, LINE_SECONDS)
 
     columns: list[ProgressColumn] = [
         SpinnerColumn(),

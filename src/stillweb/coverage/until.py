@@ -289,7 +289,7 @@ class _Loop:
         Templates of a site that is put back before each recording prove more. They are kept.
         """
         known = await asyncio.to_thread(read_forms, self._collection)
-        wanted = self._own_text.take(_FORMS_SHARE * self._options.seconds)
+        wanted = self._own_text.take(max(_LEAST, min(_FORMS_SHARE * self._options.seconds, self._left)))
         if known is not None and known.reset:
             return 0
         given = self._options.harvest
@@ -302,6 +302,8 @@ class _Loop:
             login=given.login,
             record=given.record,
         )
+
+        self._say(f"forms: {len(wanted.targets)} forms to look for")
 
         def show(outcome: FormOutcome, left: int) -> None:
             self._say(f"forms: {outcome.name} {'refused' if outcome.refused else 'proved'}, {left} left")
@@ -328,6 +330,8 @@ class _Loop:
             shown=self._words,
         )
 
+        self._say(f"harvest: {len(misses)} misses, links")
+
         def show(report: Any) -> None:
             self._say(f"harvest: {report.pages} pages, {report.forms} forms, {report.requests} requests")
 
@@ -351,6 +355,8 @@ class _Loop:
             record=given.record,
         )
 
+        self._say("fill: starts")
+
         def show(report: FillReport) -> None:
             self._say(f"fill: {report.steps} steps, {report.filled} of {report.requested} needed the site")
 
@@ -373,6 +379,8 @@ class _Loop:
             record=given.record,
         )
 
+        self._say("walks: starts")
+
         def show(report: WalkReport) -> None:
             self._say(f"walks: {report.steps} steps")
 
@@ -389,6 +397,8 @@ class _Loop:
             mutations=not self._options.read_only,
         )
 
+        self._say("explore: starts")
+
         def show(event: Any) -> None:
             self._say(f"explore: {event.acts} actions, {event.states} states")
 
@@ -398,6 +408,7 @@ class _Loop:
     async def _amend(self, misses: list[Missed]) -> int:
         chosen = sorted(misses, key=lambda miss: -miss.count)[:_ERRANDS]
         options = replace(self._options.amend, unsafe=not self._options.read_only)
+        self._say(f"amend: {len(chosen)} misses")
         await asyncio.to_thread(ensure_sealed, self._collection)
 
         def show(outcome: Any, left: int) -> None:
@@ -420,6 +431,7 @@ class _Loop:
         options = replace(
             options, first_seed=options.first_seed + _SEEDS_APART * number, seconds=max(_LEAST, seconds)
         )
+        self._say("measure: starts")
         began, done = monotonic(), 0
 
         def count(so_far: CoverageResult) -> bool:
@@ -446,7 +458,7 @@ class _Loop:
         options = self._options.measure
         first = options.first_seed + _SEEDS_APART * last.number
         seeds = -(-len(last.result.walks) // len(options.agents))
-        seconds = max(_LEAST, self._left, _DERIVED_SHARE * self._options.seconds)
+        seconds = max(_LEAST, self._left)
         options = replace(options, first_seed=first, seeds=seeds, seconds=seconds, derived=True)
 
         def show(so_far: CoverageResult) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from stillweb.collections.learn.guards import is_csrf
@@ -51,6 +51,8 @@ from stillweb.model import Exchange, header
 from stillweb.urls import from_timestamp, wire_url
 
 _NO_RULES = Rules()
+Check = Callable[[], None]
+"""Called between the pages of a proof; it raises to end the proof."""
 WRITE, SHOWN, AGAIN, REDIRECT, AFTER = "write", "shown", "again", "redirect", "after"
 """Labels of a form's own request, of the page that its redirects lead to, its reload, redirects, and of what
 its page requests afterwards without being loaded again."""
@@ -135,20 +137,23 @@ class Proved:
     left_out: tuple[str, ...] = ()
 
 
-def prove(recordings: FormRecordings, rules: Rules = _NO_RULES) -> Proved | Refusal:
+def prove(
+    recordings: FormRecordings, rules: Rules = _NO_RULES, check: Check = lambda: None
+) -> Proved | Refusal:
     """Return the branch that the recordings of a form prove, or why they prove none.
 
     Args:
         recordings: of one form.
         rules: of the collection; what they declare volatile in a request is no difference.
+        check: a form of many fields on large pages takes minutes.
     """
-    recordings = with_made_values(recordings)
+    recordings = with_made_values(recordings, check)
     if len(recordings.branches) < 3:
         return Refusal("needs two recordings of the same values and one of others")
     for each in recordings.branches[:3]:
         if why := objection(each, searches=recordings.searches):
             return Refusal(why)
-    proof = _Proof(recordings, rules)
+    proof = _Proof(recordings, rules, check)
     if not recordings.fields and not proof.touches:
         return Refusal("no recorded page shows that the form changed anything")
     if isinstance(written := proof.write(), Refusal):
@@ -181,26 +186,28 @@ def objection(branch: RecordedBranch, *, searches: bool) -> str:
             return f"the site rejects a value with status {step.exchange.response.status}"
     if not branch.values:
         return ""  # the form as its page has it: the answers depend on no value
+    values = [Encodings(value) for value in branch.values]
     if searches:
-        if not any(_holds(step.exchange, branch.values) for step in branch.steps):
+        if not any(_holds(step.exchange, values) for step in branch.steps):
             return "the answer does not hold the value, so that nothing shows what it depends on"
         return ""
     later = [step for step in branch.steps if step.label not in (WRITE, SHOWN)]
-    if not any(_holds(step.exchange, branch.values) for step in later):
+    if not any(_holds(step.exchange, values) for step in later):
         # A look-up, or an error that is shown once: another value may be found, or accepted.
         return "no later page holds the value, so that nothing shows that the site stored it"
     return ""
 
 
-def _holds(exchange: Exchange, values: Sequence[str]) -> bool:
+def _holds(exchange: Exchange, values: Sequence[Encodings]) -> bool:
     body = _body(exchange)
-    return any(encoded in body for value in values for encoded in Encodings(value).by_bytes())
+    return any(encoded in body for value in values for encoded in value.by_bytes())
 
 
 class _Proof:
     """The first recording as atoms, step by step, narrowed by each further recording that fits."""
 
-    def __init__(self, recordings: FormRecordings, rules: Rules) -> None:
+    def __init__(self, recordings: FormRecordings, rules: Rules, check: Check) -> None:
+        self._check = check
         self._recordings = recordings
         self._rules = rules
         self._first, self._again = recordings.branches[:2]
@@ -212,9 +219,10 @@ class _Proof:
         self._write_leaves: list[Split] = []
         self._volatile_leaves: dict[int, list[str]] = {}
         again = {step.label: step for step in self._again.steps}
-        touched, self._clean = touched_labels(recordings)
+        touched, self._clean = touched_labels(recordings, check)
         self._traces = _traces(recordings.wandered)
         for step in self._first.steps:
+            check()
             if step.label not in touched:
                 continue
             twin = again.get(step.label)
@@ -289,6 +297,7 @@ class _Proof:
         refused: dict[str, str] = {}
         beyond: set[str] = set()
         for label, texts in self._texts.items():
+            self._check()
             step = steps.get(label)
             narrowed = texts.narrowed(step, encoded) if step else "the recording has no such page"
             if (
@@ -405,6 +414,7 @@ class _Proof:
         wandered = {step.exchange.request.url: step for step in self._recordings.wandered}
         varying = set()
         for step in self._first.steps[1:]:
+            self._check()
             url = step.exchange.request.url
             texts = self._texts.get(step.label)
             # The page that the form leads to may hold a message; its reload holds none.
@@ -534,7 +544,9 @@ def _traces(steps: Sequence[RecordedStep]) -> frozenset[str]:
     return frozenset(names)
 
 
-def touched_labels(recordings: FormRecordings) -> tuple[frozenset[str], tuple[str, ...]]:
+def touched_labels(
+    recordings: FormRecordings, check: Check = lambda: None
+) -> tuple[frozenset[str], tuple[str, ...]]:
     """Return the labels of the steps that the write concerns, and the URLs of pages that it did not change.
 
     A page is as it was if it holds no value and differs from an earlier recording only where two earlier
@@ -543,9 +555,11 @@ def touched_labels(recordings: FormRecordings) -> tuple[frozenset[str], tuple[st
     first = recordings.branches[0]
     before, again = ({step.label: step for step in steps} for steps in recordings.untouched)
     touched, clean = set(), []
+    values = [Encodings(value) for value in first.values]
     for step in first.steps:
+        check()
         label = step.label
-        if label not in before or label not in again or _holds(step.exchange, first.values):
+        if label not in before or label not in again or _holds(step.exchange, values):
             touched.add(label)
             continue
         if _is_same(step, before[label]) and _is_same(step, again[label]):

@@ -9,6 +9,7 @@ session's request holds both kinds; answers may repeat them. They are therefore 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ _BY_CHANCE = 2  # characters of a typed number that another value may hold
 _SHORTEST = 6  # characters; fewer occur by chance
 
 
-def with_made_values(recordings: FormRecordings) -> FormRecordings:
+def with_made_values(recordings: FormRecordings, check: Callable[[], None] = lambda: None) -> FormRecordings:
     """Return the recordings with the values that scripts made up as further fields."""
     branches = recordings.branches
     if len(branches) < 2 or not branches[0].opened:
@@ -39,6 +40,7 @@ def with_made_values(recordings: FormRecordings) -> FormRecordings:
         return recordings
     made: dict[tuple[str, ...], str] = {}
     for number, name in enumerate(names):
+        check()
         texts = tuple(each[number][1] if len(each) > number else "" for each in leaves)
         typed = any(map(_is_typed, texts, (branch.values for branch in branches)))
         received = any(map(holds_text, (branch.opened for branch in branches[:2]), texts))

@@ -127,6 +127,7 @@ class Encodings:
 
     def __init__(self, value: str) -> None:
         self._texts: dict[str, str | None] = {}
+        self._by_bytes: dict[bytes, frozenset[str]] | None = None
         self._value = value
 
     def text(self, name: str) -> str | None:
@@ -155,6 +156,11 @@ class Encodings:
 
     def by_bytes(self) -> dict[bytes, frozenset[str]]:
         """Return all distinct, non-empty encodings of the value, with the names that give them."""
+        if self._by_bytes is None:  # each page is searched for all values
+            self._by_bytes = self._all_by_bytes()
+        return self._by_bytes
+
+    def _all_by_bytes(self) -> dict[bytes, frozenset[str]]:
         found: dict[bytes, set[str]] = {}
         for name in NAMES:
             if encoded := self.encoded(name):

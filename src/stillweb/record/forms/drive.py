@@ -26,6 +26,7 @@ from stillweb.browser.launch import launch
 from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import settle
 from stillweb.certs import CertAuthority
+from stillweb.clock import Deadline
 from stillweb.collections.branches import FormOutcome
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.branches import (
@@ -292,7 +293,7 @@ class ScriptRun:
         fetcher: of plain requests, with the cookies of the login.
         vocabulary: words of the collection's documents, in which no value occurs.
         store: writes a plain exchange and returns it as written.
-        is_over: whether no further form is begun.
+        deadline: ends the recording of a form too.
         proved: branches of the proved forms.
     """
 
@@ -305,7 +306,7 @@ class ScriptRun:
     avoid: AvoidRules
     vocabulary: Vocabulary
     store: Callable[[Exchange], Exchange]
-    is_over: Callable[[], bool]
+    deadline: Deadline
     proved: list[Branch] = field(default_factory=list)
 
     async def run(
@@ -319,7 +320,7 @@ class ScriptRun:
         """Record given forms, and those that are found on some pages."""
         if not given and not pages:
             return []
-        seal(self.collection)
+        await asyncio.to_thread(seal, self.collection)
         outcomes = []
         pinned = pinning_of(self.collection.manifest())
         with Pack.open(self.collection.pack) as pack:
@@ -333,9 +334,11 @@ class ScriptRun:
                 )
                 forms = [*given, *await self._found(driver, pages)]
                 for number, form in enumerate(forms):
-                    if self.is_over():
+                    try:
+                        async with asyncio.timeout(self.deadline.left):
+                            outcome = await self._form(driver, form)
+                    except TimeoutError:
                         break
-                    outcome = await self._form(driver, form)
                     outcomes.append(outcome)
                     on_form(outcome, len(forms) - number - 1)
         return outcomes
@@ -344,9 +347,12 @@ class ScriptRun:
         """Return the script forms of some pages, those with the same button and fields once."""
         found: dict[str, ScriptForm] = {}
         for page in pages:
-            if self.is_over():
+            try:
+                async with asyncio.timeout(self.deadline.left):
+                    forms = await driver.find(page, self.avoid)
+            except TimeoutError:
                 break
-            for form in await driver.find(page, self.avoid):
+            for form in forms:
                 found.setdefault(form.name.removeprefix(f"script {page} "), form)
         return list(found.values())
 
@@ -359,17 +365,15 @@ class ScriptRun:
             return FormOutcome(form.name, form.page, str(error))
         if isinstance(recordings, str):
             return FormOutcome(form.name, form.page, recordings)
-        result = prove(recordings, read_rules(self.collection))
+        result = await asyncio.to_thread(prove, recordings, read_rules(self.collection), self.deadline.check)
         if isinstance(result, Refusal):
             return FormOutcome(form.name, form.page, result.reason, result.left_out)
         self.proved.append(result.branch)
         return FormOutcome(form.name, form.page, "", result.left_out, len(result.branch.reads))
 
     async def _record(self, driver: ScriptDriver, form: ScriptForm) -> FormRecordings | str:
-        sets = [
-            tuple(value.replace("\r\n", "\n") for value in values)
-            for values in sentinels(form.limits, self.vocabulary.words)
-        ]
+        found = sentinels(form.limits, self.vocabulary.words, check=self.deadline.check)
+        sets = [tuple(value.replace("\r\n", "\n") for value in values) for values in found]
         first = await self._branch(driver, form, sets[0])
         if isinstance(first, str):
             return first

@@ -23,7 +23,8 @@ import httpx
 
 from stillweb import clock
 from stillweb.certs import CertAuthority
-from stillweb.collections.branches import BRANCHES, FormOutcome, RecordedForms, write_branches
+from stillweb.clock import Deadline
+from stillweb.collections.branches import BRANCHES, FormOutcome, RecordedForms, read_forms, write_branches
 from stillweb.collections.layout import Collection, locked
 from stillweb.collections.learn.branches import (
     AGAIN,
@@ -31,6 +32,7 @@ from stillweb.collections.learn.branches import (
     SHOWN,
     WRITE,
     FormRecordings,
+    Proved,
     RecordedBranch,
     RecordedStep,
     Refusal,
@@ -82,6 +84,7 @@ _REDIRECTS = 5
 _UNRECORDED, _WORDS = 8, 8  # pages that are not recorded, and words of theirs that are searched for
 _ALIKE_REFUSED = 2  # forms that look alike, after which no other one is tried in a limited time
 _AS_IT_IS = 2  # sets of values of a form without values: it is sent three times
+_NO_TIME = "the time was over before it was proved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,7 @@ async def record_forms(
         UpstreamUnreachable: if the site does not answer a reset.
         CollectionError: if another process records, or the archive cannot be written.
     """
+    deadline = Deadline.after(options.wanted.seconds if options.wanted else None)
     with locked(collection):
         collection.require_archive()
         fields = recorded_fields(collection)
@@ -170,13 +174,27 @@ async def record_forms(
             stored = Collection.create(collection.path, BRANCHES)
         async with PageFetcher(options.record, fields, cookies=cookies_of(state)) as fetcher:
             with KeepingWriter(stored, prefix="form") as writer:
-                run = _FormsRun(collection, writer, scope, options, fetcher)
+                run = _FormsRun(collection, writer, scope, options, fetcher, deadline)
                 report = FormsReport(await run.run(on_form))
                 report.outcomes += await run.run_scripts(ca, state, on_form)
-        forms = tuple(run.proved), tuple(report.outcomes), run.vocabulary
-        write_branches(collection, RecordedForms(*forms, bool(options.reset)))
-        report.environment_id = seal(collection).environment_id
+        found = tuple(run.proved), tuple(report.outcomes), run.vocabulary
+        forms = RecordedForms(*found, bool(options.reset))
+        earlier = read_forms(collection) if deadline.is_over else None
+        write_branches(collection, _with_earlier(forms, earlier) if earlier else forms)
+        report.environment_id = (await asyncio.to_thread(seal, collection)).environment_id
         return report
+
+
+def _with_earlier(forms: RecordedForms, earlier: RecordedForms) -> RecordedForms:
+    """Return recorded forms with those of an earlier recording that a limited time left out."""
+    if not forms.vocabulary.words:
+        return earlier  # the time was over before all documents were read
+    reached = {each.name for each in forms.outcomes if each.refused != _NO_TIME}
+    unreached = tuple(branch for branch in earlier.branches if " then ".join(branch.path) not in reached)
+    outcomes = tuple(each for each in earlier.outcomes if each.name not in reached)
+    known = {each.name for each in outcomes}
+    ours = tuple(each for each in forms.outcomes if each.name not in known)
+    return replace(forms, branches=(*forms.branches, *unreached), outcomes=(*ours, *outcomes))
 
 
 @dataclass(slots=True)
@@ -195,8 +213,10 @@ class _FormsRun:
         scope: Scope,
         options: FormsOptions,
         fetcher: PageFetcher,
+        deadline: Deadline,
     ) -> None:
         self._collection = collection
+        self._deadline = deadline
         self._writer = writer
         self._scope = scope
         self._options = options
@@ -210,24 +230,22 @@ class _FormsRun:
         self._variants: list[FormVariant] = []
         self._form_pages: list[str] = []
         self._script_pages: list[str] = []
-        self._end: float | None = None
         self.vocabulary = Vocabulary()
         self.proved: list[Branch] = []
 
-    def _is_over(self) -> bool:
-        return self._end is not None and clock.monotonic() >= self._end
-
     async def run(self, on_form: OnForm) -> list[FormOutcome]:
         """Record the planned forms."""
-        planned = self._plan()[: self._options.forms]
-        if self._options.wanted:
-            self._end = clock.monotonic() + self._options.wanted.seconds
+        try:
+            planned = (await asyncio.to_thread(self._plan))[: self._options.forms]
+        except TimeoutError:
+            self.vocabulary = Vocabulary()
+            return []
         if self._options.pairs:
             self._form_pages = [each.variant.page for each in planned if each.variant.posts]
         outcomes = []
         refused: Counter[Hashable] = Counter()
         for number, each in enumerate(planned):
-            if self._is_over():
+            if self._deadline.is_over:
                 break
             if self._options.wanted and refused[each.variant.alike] >= _ALIKE_REFUSED:
                 continue
@@ -269,7 +287,7 @@ class _FormsRun:
             self._options.avoid,
             self.vocabulary,
             self._stored,
-            self._is_over,
+            self._deadline,
         )
         pages = self._script_pages[: self._options.forms]
         outcomes = await run.run(ca, state, self._options.script, pages, on_form)
@@ -282,6 +300,7 @@ class _FormsRun:
         pages = []
         seen: set[str] = set()
         for capture in self._collection.captures():
+            self._deadline.check()
             if capture.method != "GET" or capture.status != 200 or capture.mime not in TEXT_TYPES:
                 continue
             body = decoded_body(self._collection.read_capture(capture))
@@ -318,12 +337,18 @@ class _FormsRun:
         if planned.refused:
             return FormOutcome(name, variant.page, planned.refused)
         try:
-            recordings = await self._record(variant, after)
+            async with asyncio.timeout(self._deadline.left):
+                return await self._proved(name, variant, after)
+        except TimeoutError:
+            return FormOutcome(name, variant.page, _NO_TIME)
         except (UpstreamUnreachable, TooLarge) as error:
             return FormOutcome(name, variant.page, str(error))
+
+    async def _proved(self, name: str, variant: FormVariant, after: _Variants) -> FormOutcome:
+        recordings = await self._record(variant, after)
         if isinstance(recordings, str):
             return FormOutcome(name, variant.page, recordings)
-        result = prove(recordings, self._rules)
+        result = await self._prove(recordings)
         if isinstance(result, Refusal):
             return FormOutcome(name, variant.page, result.reason, result.left_out)
         if result.branch.searches and (word := await self._found_unrecorded(variant, recordings)):
@@ -334,11 +359,17 @@ class _FormsRun:
             self._variants.append(variant)
         return FormOutcome(name, variant.page, "", result.left_out, len(result.branch.reads))
 
+    async def _prove(self, recordings: FormRecordings) -> Proved | Refusal:
+        return await asyncio.to_thread(prove, recordings, self._rules, self._deadline.check)
+
     async def _record(self, variant: FormVariant, after: _Variants) -> FormRecordings | str:
         """Record a form with all sets of values; return why it is not worth it, if the first shows that."""
         path = (*after, variant)
         limits = [limit for each in path for limit in each.limits]
-        sets = list(sentinels(limits, self.vocabulary.words)) if limits else [()] * _AS_IT_IS
+        sets: list[tuple[str, ...]] = [()] * _AS_IT_IS
+        if limits:
+            words, check = self.vocabulary.words, self._deadline.check
+            sets = await asyncio.to_thread(lambda: list(sentinels(limits, words, check=check)))
         first = await self._branch(path, sets[0])
         if isinstance(first, str):
             return first
@@ -353,7 +384,7 @@ class _FormsRun:
         if why := objection(first, searches=not variant.posts):
             return why
         found = self._first_of(path, first, probes)
-        touched, _ = touched_labels(found)
+        touched, _ = await asyncio.to_thread(touched_labels, found, self._deadline.check)
         again = tuple(url for url in probes if url in touched)
         branches = [first]
         for values in (sets[0], *sets[1 : len(LEVELS)]):
@@ -389,7 +420,7 @@ class _FormsRun:
             if isinstance(branch, str):
                 return word
             tried = replace(recordings, branches=(*recordings.branches[:2], branch))
-            if isinstance(prove(tried, self._rules), Refusal):
+            if isinstance(await self._prove(tried), Refusal):
                 return word
         return ""
 

@@ -8,7 +8,7 @@ quotes, markup, lines.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -59,7 +59,10 @@ Each begins with another word, and words begin with different letters, so that a
 
 
 def sentinels(
-    kinds: Sequence[tuple[Kind, int]], known: Collection[str], seed: int = 0
+    kinds: Sequence[tuple[Kind, int]],
+    known: Collection[str],
+    seed: int = 0,
+    check: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[str, ...]]:
     """Yield sets of values, one value for each field.
 
@@ -67,12 +70,14 @@ def sentinels(
         kinds: kind of each field, and its longest value in characters; 0 for no limit.
         known: words that occur in the collection, in lower case.
         seed: of the words.
+        check: called for each field; it raises to end the search for words.
     """
     rng = clock.seeded("sentinels", seed)
     joined = "\n".join(known)  # one search is faster than one for each word
     taken: set[str] = set()
     words = []
     for number in range(len(kinds)):
+        check()
         mine = [_word(rng, 3, joined, taken, [], "aa")]
         for n in range(9):  # other lengths in each field: a page may hold the length of one
             mine.append(_word(rng, 5 + n + number % 2, joined, taken, mine, "" if n else "zy"))

@@ -78,6 +78,7 @@ _TYPED, _CHANGED = 0.6, 0.2  # likelihoods that a visitor sends a form after typ
 _UNADDRESSED = 0.1  # likelihood that a form without an action is sent by the browser, and not by a script
 _WORDS_EVERY = 20  # pages between two choices of words
 _SCRIPTED_PAGES, _SCRIPTED = 300, 600  # pages whose links scripts may follow; requests for these links
+_FINISH = 5.0  # seconds after the deadline in which pages under way may still fetch their resources
 _PAGE_AGAIN = 5_000  # recorded documents that are parsed for their links before anything is fetched
 
 
@@ -244,7 +245,7 @@ class _Harvest:
     async def run(self, fetcher: PageFetcher) -> HarvestReport:
         """Fetch until the budget ends or nothing is left."""
         started = monotonic()
-        start = self._read_recorded()
+        start = await asyncio.to_thread(self._read_recorded)
         if not start:
             raise RecordError(
                 f"{self._collection.name} holds no document in scope to harvest from",
@@ -264,7 +265,7 @@ class _Harvest:
         try:
             self._limit_time(_MISSES_SHARE)
             await self._send_plain(fetcher, missed)
-            await self._send_plain(fetcher, self._scripted([*missed, *known]))
+            await self._send_plain(fetcher, await asyncio.to_thread(self._scripted, [*missed, *known]))
             self.typed.add_requests(missed, known, self._options.misses, self._options.walked)
             self._limit_time(1.0)
             while await self._fetch_all(fetcher):
@@ -299,6 +300,8 @@ class _Harvest:
             at_start = url in order and url not in parsed
             self._frontier.add(url, "", _SEEDS_SHARE / len(seeds) if at_start else _OTHERS_SHARE / len(fresh))
         for capture in sorted(latest.values(), key=lambda each: order.get(each.url, len(order))):
+            if self._is_late(-_MISSES_SHARE * (self._options.seconds or 0.0)):
+                break  # the next harvest parses the others
             pending = self._frontier.mark_taken(capture.url)
             self._take_page(pending, self._collection.read_capture(capture))
         return documents[0].url if documents else ""
@@ -425,6 +428,10 @@ class _Harvest:
         if self._end is not None:
             self._deadline = monotonic() + share * (self._end - monotonic())
 
+    def _is_late(self, after: float = 0.0) -> bool:
+        """Return True from some seconds after the end of the time on."""
+        return self._end is not None and monotonic() >= self._end + after
+
     def _is_over(self) -> bool:
         options, report = self._options, self.report
         limits = {
@@ -472,6 +479,8 @@ class _Harvest:
         for resource in resources:
             if resource.url in self._recorded:
                 continue
+            if self._is_late(_FINISH):
+                return
             self._recorded.add(resource.url)
             exchange = await self._fetch(fetcher, resource.url, resource.destination, referer)
             if exchange is None:
@@ -628,6 +637,8 @@ class _Harvest:
         pages = [url for url in self._documents if any(kind.is_on(url) for kind in kinds)]
         found: dict[str, PlainRequest] = {}
         for page in pages[:_SCRIPTED_PAGES]:
+            if self._is_over():
+                break
             on_page = [kind for kind in kinds if kind.is_on(page)]
             for each in (kind.request_for(page, link) for link in links_of(page) for kind in on_page):
                 if each is not None and each.key not in self._recorded:
