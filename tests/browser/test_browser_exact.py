@@ -523,3 +523,16 @@ async def test_the_error_of_an_empty_body_is_worded_alike(rig):
     assert {line.partition(" @")[0] for line in text.splitlines()} == {
         "SyntaxError: Unexpected end of JSON input"
     }
+
+
+async def test_the_end_of_a_beacon_is_no_change(rig):
+    """No page waits for it, so it came between two steps of the clock: the page settled later then."""
+    rig.site.pages["http://site.test/beacon"] = ("text/plain", b"")
+    rig.site.delays["http://site.test/beacon"] = iter([0.0, 0.1, 0.2, 0.3, 0.4, 0.5]).__next__
+    ticking = "setInterval(() => {}, 10); navigator.sendBeacon('/beacon', 'x');"
+
+    async def one():
+        async with rig.visit(Level.EXACT) as visit:
+            return (await visit.show(f"<p>text<script>{ticking}</script>")).virtual_ms
+
+    assert await asyncio.gather(*(one() for _ in range(6))) == [500] * 6

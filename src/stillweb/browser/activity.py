@@ -88,7 +88,7 @@ class Activity:
     Attributes:
         requests: all requests in order of their beginning.
         websockets: URLs of the WebSockets opened.
-        generation: number of beginnings and ends so far.
+        generation: number of beginnings, and of ends of awaited requests, so far.
         broken: the first failure that neither the page nor its archive caused, "" without one.
     """
 
@@ -319,7 +319,8 @@ class Activity:
         self._release(request)
 
     def _release(self, request: Key) -> None:
-        self.generation += 1
+        # Other requests (beacons, media, data: URLs) end at any time, and no page waits for them.
+        self.generation += request in self._pending
         if timer := self._timers.pop(request, None):
             timer.cancel()
         self._pending.pop(request, None)
