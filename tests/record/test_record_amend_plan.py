@@ -65,6 +65,7 @@ def known(tmp_path_factory):
         (missed(f"{HERE}/a", "document", fields=(("rsc", "1"),)), FetchMethod.REQUEST),
         (missed(f"{HERE}/v", "video", fields=(("range", "bytes=5-"),)), FetchMethod.REQUEST),
         (missed("wss://site.test/s", "websocket", "WEBSOCKET", page=f"{HERE}/"), FetchMethod.SOCKET),
+        (missed(f"{HERE}/socket.io/?EIO=4&transport=polling&sid=x", page=f"{HERE}/"), FetchMethod.SOCKET),
         (missed(f"{HERE}/t?ts=12", "script"), FetchMethod.REQUEST),  # no time, so not that request
     ],
 )

@@ -241,6 +241,7 @@ def test_misses_without_a_token_are_sent_again_and_documents_are_not():
         missed(f"{HOME}keep", "POST", body=b"csrf=kettle&s=tea", **FORM),
         missed(f"{HOME}list", "POST", body=b"call=medialist&csrf=&at=1795476277&s=interactive", **FORM),
         missed(f"{HOME}json", "POST", body=b"{}", content_type="application/json"),
+        missed(f"{HOME}socket.io/?EIO=4&transport=polling&sid=x"),  # the connection is that of a page
     ]
     plain = list(plain_requests(misses, unsafe=True))
     assert [(each.method, each.url, each.body) for each in plain] == [

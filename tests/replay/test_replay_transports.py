@@ -177,3 +177,54 @@ def test_only_urls_of_the_two_libraries_make_rules(collection) -> None:
         ("query", "t", "/deep/down/info"),
     ]
     assert read_rules(collection).own == ()
+
+
+async def test_a_polling_connection_gets_the_conversation_that_its_messages_belong_to(tmp_path) -> None:
+    made = Collection.create(tmp_path, "live")
+    plain = (("Content-Type", "text/plain"),)
+    number = iter(range(10, 60))
+
+    def write(writer: CollectionWriter, sid: str, sent: bytes, answer: bytes) -> None:
+        query = f"EIO=4&transport=polling&t=P{next(number)}{f'&sid={sid}' if sid else ''}"
+        request = Request(
+            "POST" if sent else "GET", f"{SITE}/socket.io/?{query}", plain if sent else (), sent
+        )
+        writer.write(Exchange(request, Response(200, "OK", plain, answer), f"202601010000{next(number)}"))
+
+    with CollectionWriter(made) as writer:
+        for sid, name in (("AAA", b"a"), ("BBB", b"b")):
+            write(writer, "", b"", b'0{"sid":"%b","upgrades":[]}' % sid.encode())
+            write(writer, sid, b"40/%b," % name, b"ok")
+            write(writer, sid, b"", b'40/%b,{"sid":"x"}' % name)
+            write(writer, sid, b'42/%b,["go"]' % name, b"ok")
+            write(writer, sid, b"", b'42/%b,["done"]' % name)
+    learn_transports(made)
+    seal(made)
+    ca = CertAuthority.init(tmp_path / "certs")
+
+    async with (
+        serve([made], ca, ReplayOptions(port=0, session_ports=None)) as server,
+        httpx.AsyncClient(proxy=server.url) as client,
+    ):
+
+        async def talk(sid: str, sent: bytes = b"") -> bytes:
+            url = f"{SITE}/socket.io/?EIO=4&transport=polling&t=Q{next(number)}"
+            url += f"&sid={sid}" if sid else ""
+            got = await (client.post(url, content=sent, headers=dict(plain)) if sent else client.get(url))
+            return got.content if got.status_code == 200 else b"miss"
+
+        assert b"AAA" in await talk("")
+        assert await talk("AAA", b"40/b,") == b"ok"
+        assert await talk("AAA") == b'40/b,{"sid":"x"}'
+        assert await talk("AAA") == b"miss"  # the answer to a message that was not sent
+        assert await talk("AAA", b'42/b,["stop"]') == b"miss"
+        assert await talk("AAA", b'42/b,["go"]') == b"ok"
+        assert await talk("AAA") == b'42/b,["done"]'
+        assert await talk("AAA") == b"miss"  # once more would deliver the message twice
+        assert b"BBB" in await talk("")
+        assert await talk("BBB", b"40/b,") == b"ok"
+        assert await talk("BBB") == b'40/b,{"sid":"x"}'
+        assert b"AAA" in await talk("")  # past the end, from the beginning
+        assert await talk("AAA", b"40/a,") == b"ok"
+        assert await talk("AAA") == b'40/a,{"sid":"x"}'
+        assert await talk("CCC") == b"miss"

@@ -23,6 +23,7 @@ from stillweb import clock
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection, locked
 from stillweb.collections.learn.rules import read_rules
+from stillweb.collections.learn.transports import is_live
 from stillweb.collections.misses import Missed, Sighting
 from stillweb.collections.pack.reader import Pack
 from stillweb.coverage.causes import url_template
@@ -254,7 +255,7 @@ class _LiveSite:
 
     def _is_wanted(self, request: Request) -> bool:
         url = wire_url(request.url)
-        if header(request.headers, "range") or host_of(url) not in self.hosts:
+        if header(request.headers, "range") or host_of(url) not in self.hosts or is_live(url):
             return False
         by_script = self._unsafe and destination(request.headers) in ("", "empty")
         if request.method != "GET" and not (by_script and is_plain_post(request)):

@@ -24,6 +24,7 @@ from functools import lru_cache
 from typing import Annotated, Literal, Protocol
 
 from stillweb.matching.captures import Candidate, Entry, of_visit, same_answer, usable
+from stillweb.matching.engineio import PolledConnections, is_transport, sid_of
 from stillweb.matching.fuzzy import closest
 from stillweb.matching.keys import request_key
 from stillweb.matching.noise import NoiseTable
@@ -67,12 +68,14 @@ class SessionState:
         uses: how often each capture was served, by its position in recorded order, without stable matches.
         guessed: whether a write was accepted whose answer is a guess; what depends on writes is then one too.
         shown: last capture that each read received, by its key, without stable matches.
+        connections: by long polling.
     """
 
     epoch: int = 0
     uses: dict[int, int] = field(default_factory=dict)
     guessed: bool = False
     shown: dict[bytes, int] = field(default_factory=dict)
+    connections: PolledConnections = field(default_factory=PolledConnections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +178,9 @@ def resolve(request: Request, index: Index, state: SessionState, policy: Policy)
 
 
 def _resolve(request: Request, index: Index, state: SessionState, policy: Policy) -> Match:
+    if is_transport(request.url):
+        return _of_connection(request, index, state, policy)
+
     def counts(name: str) -> bool:
         return not policy.rules.ignores(request, name)
 
@@ -201,12 +207,36 @@ def _resolve(request: Request, index: Index, state: SessionState, policy: Policy
     return _unrecorded(request, index, state, policy, refused)
 
 
+def _of_connection(request: Request, index: Index, state: SessionState, policy: Policy) -> Match:
+    """Return the match of a poll or handshake of Engine.IO: the answers of one recorded connection."""
+    connections, refused = state.connections, ""
+    renamed = connections.continued(request)
+    for lookup in _lookups(renamed, policy.rules):
+        rows = [] if lookup.guessed and not policy.guessed else index.lookup(lookup.key)
+        candidates, why = usable(renamed, rows, index, lambda name: not policy.rules.ignores(request, name))
+        refused = refused or why
+        if not candidates:
+            continue
+        if not sid_of(request.url):  # all of them say the same of another connection
+            used = sum(state.uses.get(each.entry.order, 0) for each in candidates)
+            return _matched(candidates[used % len(candidates)], lookup, f"connection {used + 1}")
+        if request.method in MUTATIONS:
+            own = connections.same(renamed.url, candidates)
+            return _choose(own, state, lookup, counted=True)
+        found = connections.next_poll(request.url, candidates, state.epoch)
+        if not isinstance(found, str):
+            return _matched(found, lookup, "the next answer of its connection", distinguished=True)
+        refused = refused or found
+    return _unrecorded(request, index, state, policy, refused)
+
+
 def advance(state: SessionState, request: Request, match: Match, entry: Entry, *, moves: bool = True) -> None:
     """Record in a session's state that a match's entry was served; `moves` is False for a beacon."""
     # A HEAD served with the head of a GET's response does not take its position: the GET is still to come.
     if match.stable or (request.method == "HEAD" and entry.method != "HEAD"):
         return
     state.uses[entry.order] = state.uses.get(entry.order, 0) + 1
+    moves = not state.connections.note(request, entry) and moves
     state.guessed = state.guessed or (match.tier is Tier.GUESS and entry.method in MUTATIONS)
     if entry.method == "GET":
         state.shown[entry.key] = entry.order

@@ -12,19 +12,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from urllib.parse import parse_qsl, urlsplit
+from dataclasses import replace
+from urllib.parse import urlsplit
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
+from stillweb.matching.engineio import is_transport
 from stillweb.matching.parts import Where
 from stillweb.matching.rules import Rule, RuleOrigin
 
 # sockjs-client, lib/main.js: a number of three digits, then a string of [a-z0-5] (8 by default).
-_SOCKJS = re.compile(
-    r"(?P<prefix>(?:/[^/*?\[\]]+)*)/[0-9]{3}/[a-z0-5]{8,64}/"
-    r"(?P<transport>websocket|xhr_streaming|xhr_send|xhr|eventsource|jsonp_send|jsonp|htmlfile)"
+_TRANSPORTS = (
+    "websocket",
+    "xhr_streaming",
+    "xhr_send",
+    "xhr",
+    "eventsource",
+    "jsonp_send",
+    "jsonp",
+    "htmlfile",
 )
-_SOCKET_IO = re.compile(r"(?:/[^/*?\[\]]+)*/(?:socket|engine)\.io/")
+_SOCKJS = re.compile(
+    rf"(?P<prefix>(?:/[^/*?\[\]]+)*)/[0-9]{{3}}/[a-z0-5]{{8,64}}/(?P<transport>{'|'.join(_TRANSPORTS)})"
+)
+
+
+def is_live(url: str) -> bool:
+    """Return True for a request of a SockJS or socket.io connection, which only its page can continue."""
+    return is_transport(url) or (_has_transport(url) and bool(_SOCKJS.fullmatch(urlsplit(url).path)))
 
 
 def transport_rules(urls: Iterable[str]) -> tuple[Rule, ...]:
@@ -41,14 +56,17 @@ def transport_rules(urls: Iterable[str]) -> tuple[Rule, ...]:
             for name, shape in ((number, "any"), (number + 1, "token")):
                 found[_rule(Where.PATH, str(name), shape, host, glob, evidence)] = None
             found[_rule(Where.QUERY, "t", "milliseconds", host, f"{prefix}/info", evidence)] = None
-        elif _SOCKET_IO.fullmatch(path) and {"EIO", "transport"} <= dict(parse_qsl(parts.query)).keys():
+        elif is_transport(url):
             evidence = "the URL of a socket.io poll"
             found[_rule(Where.QUERY, "t", "any", host, path, evidence)] = None
+            # The answer to a message is "ok" (engine.io-protocol); polls hold answers of one connection.
+            sid = _rule(Where.QUERY, "sid", "any", host, path, evidence)
+            found[replace(sid, method="POST")] = None
     return tuple(found)
 
 
 def _has_transport(url: str) -> bool:
-    return url.partition("?")[0].rpartition("/")[2] in ("websocket", "xhr_streaming", "eventsource", "xhr")
+    return url.partition("?")[0].rpartition("/")[2] in _TRANSPORTS
 
 
 def _rule(where: Where, name: str, shape: str, host: str, path: str, evidence: str) -> Rule:

@@ -35,14 +35,21 @@ from stillweb.collections.pack.seal import seal, what_changed
 from stillweb.collections.pack.store import remove_collection
 from stillweb.collections.reachability import Reach
 from stillweb.collections.versions import keep_version, versions
-from stillweb.collections.warc.frames import is_socket_url
 from stillweb.errors import CollectionError, RecordError
 from stillweb.matching.rules import Rule
 from stillweb.model import HTML_TYPES, Page, Request
 from stillweb.options import Option
 from stillweb.polling import poll
 from stillweb.record.amend.origin import OriginPage, RequestSender, request_sender
-from stillweb.record.amend.plan import FetchMethod, FetchTask, RefusedMiss, SealedIndex, identity, plan
+from stillweb.record.amend.plan import (
+    FetchMethod,
+    FetchTask,
+    RefusedMiss,
+    SealedIndex,
+    by_visit,
+    identity,
+    plan,
+)
 from stillweb.record.amend.writer import NewOnlyWriter
 from stillweb.record.crawl.frontier import Visit
 from stillweb.record.crawl.scope import Scope
@@ -327,9 +334,9 @@ class _MissFetcher:
             writer.last.pop(name, None)
             request = await self._with_fresh_tokens(task, origin)
         last = writer.last.get(name)
-        recorded = writer.has(missed.request()) or bool(is_socket_url(missed.url) and last and last.recorded)
+        recorded = writer.has(missed.request()) or bool(by_visit(missed.url) and last and last.recorded)
         attempts = 1 if task.changes else self.setting.retries + 1
-        for _ in range(0 if is_socket_url(missed.url) else attempts):
+        for _ in range(0 if by_visit(missed.url) else attempts):
             if recorded:
                 break
             if not self.browser.is_connected():
@@ -346,7 +353,7 @@ class _MissFetcher:
             missed.method,
             missed.url,
             "recorded" if recorded else "absent",
-            "" if recorded else reason or (_NO_SOCKET if is_socket_url(missed.url) else "no response"),
+            "" if recorded else reason or (_NO_SOCKET if by_visit(missed.url) else "no response"),
             answer.status if answer else 0,
             task.count,
             task.id,

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 
+from stillweb.collections.learn.transports import is_live
 from stillweb.collections.misses import Missed
 from stillweb.collections.pack.frames import socket_key
 from stillweb.collections.pack.reader import Pack
@@ -27,7 +28,7 @@ from stillweb.matching.rules import Rules
 from stillweb.model import MUTATIONS, Page, Request, header
 from stillweb.urls import host_of, other_scheme, wire_url
 
-__all__ = ["FetchMethod", "FetchTask", "RefusedMiss", "SealedIndex", "identity", "plan"]
+__all__ = ["FetchMethod", "FetchTask", "RefusedMiss", "SealedIndex", "by_visit", "identity", "plan"]
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _FRAMES = frozenset({"iframe", "frame", "embed", "object"})
@@ -225,8 +226,13 @@ def _refused(missed: Missed, known: SealedIndex, unsafe: bool, any_host: bool) -
     return ""
 
 
+def by_visit(url: str) -> bool:
+    """Return True for requests of a live connection: a visit of its page records another one."""
+    return is_socket_url(url) or is_live(url)
+
+
 def _kind(missed: Missed) -> FetchMethod:
-    if is_socket_url(missed.url):
+    if by_visit(missed.url):
         return FetchMethod.SOCKET
     if missed.method != "GET" or missed.body or header(missed.fields, "range"):
         return FetchMethod.REQUEST

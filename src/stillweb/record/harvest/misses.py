@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from stillweb.collections.learn.transports import is_live
 from stillweb.collections.limits import load_json
 from stillweb.collections.misses import Missed
 from stillweb.errors import LimitExceeded
@@ -103,6 +104,8 @@ def plain_requests(misses: Iterable[Missed], *, unsafe: bool) -> Iterator[PlainR
         unsafe: whether requests by POST are included, if a script sent them (`is_plain_post`).
     """
     for miss in misses:
+        if is_live(miss.url):
+            continue
         by_script = miss.resource == "empty"
         if miss.method == "GET" and miss.resource not in _DOCUMENTS:
             yield _plain(miss, None)

@@ -353,7 +353,7 @@ def begin(session: Session, handshake: Request) -> ServedRequest:
     """Answer a handshake under an http or https URL; one that is not recorded is a miss."""
     request = _as_socket(handshake)
     try:
-        found, note = _recordings(session, request.url)
+        found, note = _recordings(session, session.state.connections.renamed(request.url))
     except MalformedPack as error:
         return session.begin_as(request, *session.damaged(request, error))
     entries = of_cookies(found, request)

@@ -1,0 +1,127 @@
+"""Connections of Engine.IO (socket.io) by long polling: one recorded conversation at a time.
+
+The handshake's answer names the connection (`sid`), which each later poll and the WebSocket upgrade repeat. A
+page opens connections in another order than the recorded visits did, and what it sends first shows which
+recorded connection it needs. From there on, its polls and its upgrade get the answers of that connection. A
+poll gets the next recorded answer of its connection. An answer to a message that this page has not sent is a
+miss. So is a poll past the end: a repeated answer would deliver a message twice. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
+
+from stillweb.http.codec import decode
+from stillweb.model import Request
+
+if TYPE_CHECKING:
+    from stillweb.matching.captures import Candidate, Entry
+
+__all__ = ["PolledConnections", "is_transport", "sid_of"]
+
+PATH = re.compile(r"(?:/[^/*?\[\]]+)*/(?:socket|engine)\.io/")
+_SID = re.compile(rb'\A(?:\d+:)?0\{"sid":"([^"\\]+)"')
+_QUERY_SID = re.compile(r"(?<=[?&]sid=)[^&#]*")
+# Packets (engine.io-protocol): pong, noop and the like, and that a namespace is connected or not.
+_CONTROL = re.compile(rb"(?:[136]|2(?:probe)?|4[014][^\x1e]*)(?:\x1e(?:[136]|2|4[014][^\x1e]*))*")
+
+
+@lru_cache(maxsize=4096)
+def is_transport(url: str) -> bool:
+    """Return True for a poll or a handshake of Engine.IO."""
+    if ".io/" not in url:
+        return False
+    parts = urlsplit(url)
+    return bool(PATH.fullmatch(parts.path)) and {"EIO", "transport"} <= dict(parse_qsl(parts.query)).keys()
+
+
+def sid_of(url: str) -> str:
+    """Return the connection that an Engine.IO URL names; "" for the first poll, and for other URLs."""
+    found = _QUERY_SID.search(url) if is_transport(url) else None
+    return found[0] if found else ""
+
+
+@dataclass(slots=True)
+class _Connection:
+    """A connection of a session.
+
+    Attributes:
+        sid: of the recorded connection that it continues.
+        polls: answers given.
+        epoch: mutations that were recorded before what the page has sent.
+    """
+
+    sid: str
+    polls: int = 0
+    epoch: int = 0
+
+
+class PolledConnections:
+    """The connections of one session, by the `sid` that its handshakes gave."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Connection] = {}
+
+    def renamed(self, url: str) -> str:
+        """Return the URL under the recorded connection that the session's connection continues."""
+        own = sid_of(url)
+        known = self._open.get(own) if own else None
+        return _QUERY_SID.sub(known.sid, url) if known and known.sid != own else url
+
+    def continued(self, request: Request) -> Request:
+        """Return a request under `renamed`."""
+        url = self.renamed(request.url) if self._open else request.url
+        return request if url == request.url else replace(request, url=url)
+
+    def same(self, url: str, candidates: list[Candidate]) -> list[Candidate]:
+        """Return the captures of the same recorded connection, if any of them are."""
+        sid = sid_of(url)
+        same = [each for each in candidates if sid_of(each.entry.url) == sid] if sid else []
+        return same or candidates
+
+    def next_poll(self, url: str, ordered: Sequence[Candidate], epoch: int) -> Candidate | str:
+        """Return the answer to the next poll of a connection, or why it has none.
+
+        Args:
+            url: as the page requests it.
+            ordered: polls of the recorded connection.
+            epoch: of the session.
+        """
+        known = self._open.get(sid_of(url), _Connection(""))
+        if known.polls >= len(ordered):
+            return f"the recorded connection has {len(ordered)} answers to polls"
+        found = ordered[known.polls]
+        if found.entry.epoch > max(epoch, known.epoch) and not _CONTROL.fullmatch(_body(found.entry)):
+            return "recorded after a message that the page has not sent"
+        return found
+
+    def note(self, request: Request, entry: Entry) -> bool:
+        """Note that an entry was served; return True if it is a message of another connection than recorded.
+
+        Such a message has another place in the order of recorded mutations than the session's own.
+        """
+        if not is_transport(request.url):
+            return False
+        own, recorded = sid_of(request.url), sid_of(entry.url)
+        if not own:
+            if found := _SID.match(_body(entry)):
+                given = found[1].decode("latin-1")
+                self._open[given] = _Connection(given, epoch=entry.epoch)
+            return False
+        known = self._open.setdefault(own, _Connection(own))
+        if request.method != "POST":
+            known.polls += 1
+            return False
+        if known.sid != recorded:
+            known = self._open[own] = _Connection(recorded)
+        known.epoch = max(known.epoch, entry.epoch + 1)
+        return recorded != own
+
+
+def _body(entry: Entry) -> bytes:
+    return decode(bytes(entry.body), entry.encoding) or b""
