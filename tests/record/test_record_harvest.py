@@ -35,7 +35,7 @@ from stillweb.record.harvest.harvest import STATE_FILE, HarvestOptions, HarvestR
 from stillweb.record.harvest.misses import PlainRequest, plain_requests, word_templates
 from stillweb.record.harvest.page import Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForms
-from stillweb.record.harvest.scripted import learn_kinds
+from stillweb.record.harvest.scripted import bundled_urls, destination_of, learn_kinds
 from stillweb.record.harvest.words import SiteWords, WordRequests, WordTemplate, with_beginnings
 from stillweb.record.login.steps import read_storage_state
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
@@ -300,6 +300,22 @@ def test_scripts_that_repeat_links_do_so_on_other_pages_of_the_kind():
     assert {each.referer for each in found} == {media("third")}
     (single,) = learn_kinds(seen[:1], lambda url: pages.get(url, []))
     assert [single.is_on(url) for url in (media("third"), media("third", "b"), HOME)] == [1, 0, 0]
+
+
+def test_files_that_scripts_name_are_beside_recorded_ones_of_their_group():
+    table = """r.u=e=>"chunks/"+({9:"icons"}[e]||e)+"."+{12:"0af1c2",34:"9be2d1",56:"77ac00"}[e]+".js" """
+    css = """r.c=e=>"css/"+{12:"aa11bb22",34:"cc33dd44",56:"ee55ff66"}[e]+".css" """
+    strings = """a="media/up.1a.svg";b="media/down.2b.svg";c="media/left.3c.svg";d="other/x.svg" """
+    strings += """e="media/../y.svg" """
+    recorded = {
+        *(f"{HOME}static/chunks/{name}.js" for name in ("12.0af1c2", "34.9be2d1")),
+        f"{HOME}static/css/aa11bb22.css",  # one is no proof
+        *(f"{HOME}static/media/{name}.svg" for name in ("up.1a", "down.2b")),
+        f"{HOME}other/x.svg",
+    }
+    found = bundled_urls([table + css, strings], recorded)
+    assert found == [f"{HOME}static/chunks/56.77ac00.js", f"{HOME}static/media/left.3c.svg"]
+    assert [destination_of(url) for url in found] == ["script", "image"]
 
 
 def test_recorded_posts_are_those_of_scripts_without_a_token_each_once(tmp_path: Path):
@@ -691,6 +707,29 @@ class TestASite:
         assert {each.url for each in report.misses} == {f"{HOME}save"} | (
             set() if unsafe else {f"{HOME}list"}
         )
+
+    async def test_files_that_scripts_name_are_fetched_if_the_site_has_them(
+        self, tmp_path: Path, ca, site
+    ) -> None:
+        names = [f"/media/{name}.svg" for name in ("up", "down", "left", "gone", "page")]
+        listed = "".join(f"'{name}'," for name in names)
+        shown = "".join(f"<img src={name} alt=''>" for name in names[:2])
+        site.page("/", f"<script src=/app.js></script>{shown}")
+        site.answers["/app.js"] = replace(
+            site.reply(""), body=f"x=[{listed}]".encode(), type="text/javascript"
+        )
+        for name in names[:3]:
+            site.page(name, "<svg xmlns='http://www.w3.org/2000/svg'/>", type="image/svg+xml")
+        site.page("/media/gone.svg", "no", status=404)
+        site.page("/media/page.svg", "the page for any path")
+        collection = await crawled(tmp_path, ca, site)
+        await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
+        recorded = {capture.url.removeprefix(HOME) for capture in collection.captures()}
+        assert {name for name in recorded if "media" in name} == {
+            "media/up.svg",
+            "media/down.svg",
+            "media/left.svg",
+        }
 
     async def test_a_form_leads_to_the_page_behind_it(self, tmp_path: Path, ca, site) -> None:
         build(site, pages=3)

@@ -53,7 +53,7 @@ from stillweb.record.harvest.frontier import HarvestFrontier, Pending
 from stillweb.record.harvest.misses import PlainRequest, plain_requests
 from stillweb.record.harvest.page import HtmlPage, Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
-from stillweb.record.harvest.scripted import learn_kinds
+from stillweb.record.harvest.scripted import JAVASCRIPT, bundled_urls, destination_of, learn_kinds
 from stillweb.record.harvest.typed import TypedText
 from stillweb.record.harvest.words import typed_form
 from stillweb.record.login.steps import Login
@@ -61,7 +61,7 @@ from stillweb.record.options import RecordOptions
 from stillweb.record.recording import begin, repair_archive
 from stillweb.record.redaction.redactor import secrets_of
 from stillweb.record.redaction.sweep import sweep
-from stillweb.urls import wire_url
+from stillweb.urls import host_of, wire_url
 
 __all__ = ["HarvestOptions", "HarvestReport", "harvest"]
 
@@ -79,6 +79,7 @@ _UNADDRESSED = 0.1  # likelihood that a form without an action is sent by the br
 _WORDS_EVERY = 20  # pages between two choices of words
 _SCRIPTED_PAGES, _SCRIPTED = 300, 600  # pages whose links scripts may follow; requests for these links
 _FINISH = 5.0  # seconds after the deadline in which pages under way may still fetch their resources
+_BUNDLED = 1_000  # files that scripts name
 _PAGE_AGAIN = 5_000  # recorded documents that are parsed for their links before anything is fetched
 
 
@@ -266,6 +267,7 @@ class _Harvest:
             self._limit_time(_MISSES_SHARE)
             await self._send_plain(fetcher, missed)
             await self._send_plain(fetcher, await asyncio.to_thread(self._scripted, [*missed, *known]))
+            await self._send_plain(fetcher, await asyncio.to_thread(self._bundled), is_wanted=_is_file)
             self.typed.add_requests(missed, known, self._options.misses, self._options.walked)
             self._limit_time(1.0)
             while await self._fetch_all(fetcher):
@@ -645,6 +647,30 @@ class _Harvest:
                     found.setdefault(each.key, each)
         return list(found.values())[:_SCRIPTED]
 
+    def _bundled(self) -> list[PlainRequest]:
+        """Return the files that recorded scripts name, beside recorded ones of the same folder."""
+        scripts: dict[str, str] = {}
+        hosts: dict[str, set[str]] = {}
+        for capture in self._collection.captures():
+            if capture.method != "GET" or capture.status != 200:
+                continue
+            url = capture.url.partition("?")[0]
+            hosts.setdefault(host_of(url), set()).add(url)
+            if capture.mime in JAVASCRIPT and url not in scripts and not self._is_over():
+                body = decoded_body(self._collection.read_capture(capture))
+                scripts[url] = body.decode("utf-8", "replace")
+        found: dict[str, str] = {}
+        for page in dict.fromkeys(map(host_of, self._documents)):
+            texts = (text for url, text in scripts.items() if host_of(url) == page)
+            for url in bundled_urls(texts, hosts.get(page, set())):
+                found.setdefault(url, page)
+        referers = {host_of(url): url for url in reversed(self._documents)}
+        return [
+            PlainRequest("GET", url, destination_of(url), referers[host])
+            for url, host in list(found.items())[:_BUNDLED]
+            if url not in self._recorded
+        ]
+
     def _is_followed(self, url: str, description: str) -> bool:
         # Pages repeat most of their links, and each check is some twenty patterns.
         known = self._followed.get((url, description))
@@ -659,8 +685,13 @@ class _Harvest:
             if each.plain is not None or self._is_followed(each.url, each.description):
                 self._frontier.add(each.url, each.page, each.weight, each.plain)
 
-    async def _send_plain(self, fetcher: PageFetcher, requests: Iterable[PlainRequest]) -> None:
-        """Send requests that need no page, each once."""
+    async def _send_plain(
+        self,
+        fetcher: PageFetcher,
+        requests: Iterable[PlainRequest],
+        is_wanted: Callable[[Exchange], bool] = lambda exchange: True,
+    ) -> None:
+        """Send requests that need no page, each once; write the answers that are wanted."""
         waiting = iter(requests)
 
         async def work() -> None:
@@ -684,9 +715,16 @@ class _Harvest:
                     continue
                 if request.body is not None and exchange.response.status in WITHOUT_PAGE:
                     continue
+                if not is_wanted(exchange):
+                    continue
                 self._write(exchange)
                 self._on_page(self.report)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(self._options.per_host):
                 group.create_task(work())
+
+
+def _is_file(exchange: Exchange) -> bool:
+    """Return False for error pages, and for the page that some sites send for any unknown path."""
+    return exchange.response.status == 200 and exchange.response.mime not in HTML_TYPES

@@ -1,4 +1,4 @@
-"""Requests that scripts send instead of following a link or sending a form. Pure.
+"""Requests that scripts send instead of following a link or sending a form, and files that they name. Pure.
 
 A script may load a part of a page instead of following a link. Its request repeats the query of the link, or
 the fields of a GET form, and adds parameters of its own. Recorded requests and the pages that sent them show
@@ -6,22 +6,45 @@ such a kind of request. Other pages of the same kind then send it for their link
 
 Kinds are generalised from examples. A parameter may have any value if the examples have several. It may have
 that of the page's own URL if all examples have theirs. Otherwise it has the one value of the examples.
+
+Scripts name images in strings, and chunks in the tables of a bundler. A page requests such a file only once a
+visitor has used the control that needs it. Strings and tables do not say to which folder they belong.
+Recorded files do: if at least two of a group were requested, the others are expected beside them.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from stillweb.record.harvest.misses import PlainRequest
 
-__all__ = ["ScriptedKind", "learn_kinds"]
+__all__ = ["JAVASCRIPT", "ScriptedKind", "bundled_urls", "destination_of", "learn_kinds"]
 
 _LEAST = 2  # parameters of a link that its script repeats
 _EXAMPLES = 40  # requests that are compared with the links of their pages, of each URL and parameters
+
+JAVASCRIPT = frozenset({"text/javascript", "application/javascript", "application/x-javascript"})
+
+_PROOFS = 2  # recorded files that show where a group is
+_KINDS = {
+    "script": ("js", "mjs"),
+    "style": ("css",),
+    "image": ("svg", "png", "jpg", "jpeg", "gif", "webp", "avif", "ico"),
+    "font": ("woff", "woff2", "ttf"),
+}
+_DESTINATIONS = {suffix: kind for kind, suffixes in _KINDS.items() for suffix in suffixes}
+_STRING = re.compile(rf"""(["'`])([\w./~@+-]{{3,200}}\.(?:{"|".join(_DESTINATIONS)}))\1""")
+# webpack: {506:"4f046460a98cf2c3",600:"6c7f5825d4b3a07f"}[e], with quotes or without.
+_TABLE = re.compile(r"""\{(?:["']?[\w~./-]{1,80}["']?:["'][\w.-]{4,80}["'],?){2,}\}""")
+_WORD = re.compile(r"[\w-]+")
+_HASH = re.compile(r"(?=[\w-]*[0-9])[\w-]{6,}")
+_KEY, _DIGEST = "\0", "\1"  # marks
+_PAIR = re.compile(r"""["']?([\w~./-]{1,80}?)["']?:["']([\w.-]{4,80})["']""")
 
 _Pairs = tuple[tuple[str, str], ...]
 
@@ -162,3 +185,73 @@ def _query_of(url: str) -> _Pairs:
 
 def _path_of(url: str) -> str:
     return url.partition("#")[0].partition("?")[0]
+
+
+def destination_of(url: str) -> str:
+    """Return the request destination of a file by its suffix, "empty" for others."""
+    return _DESTINATIONS.get(urlsplit(url).path.rpartition(".")[2].lower(), "empty")
+
+
+def bundled_urls(scripts: Iterable[str], recorded: Collection[str]) -> list[str]:
+    """Return URLs of files that scripts name and that were not recorded.
+
+    Args:
+        scripts: texts.
+        recorded: URLs without query, of the host of the scripts.
+    """
+    found: dict[str, None] = {}
+    by_name: dict[str, list[str]] = defaultdict(list)
+    for url in recorded:
+        by_name[url.rpartition("/")[2]].append(url)
+    for text in scripts:
+        found |= dict.fromkeys((*_of_strings(text, by_name), *_of_tables(text, recorded)))
+    return [url for url in found if url not in recorded]
+
+
+def _of_strings(text: str, by_name: dict[str, list[str]]) -> Iterator[str]:
+    """Yield the files in strings, next to recorded ones of the same folder."""
+    groups: dict[str, dict[str, None]] = defaultdict(dict)
+    for match in _STRING.finditer(text):
+        folder, _, name = match[2].rpartition("/")
+        if ".." not in folder:
+            groups[folder][name] = None
+    for folder, names in groups.items():
+        bases: dict[str, int] = defaultdict(int)
+        for name in names:
+            ending = f"{folder.removeprefix('.').rstrip('/')}/{name}".lstrip("/")
+            for url in by_name.get(name, ()):
+                if url.endswith(f"/{ending}"):
+                    bases[url.removesuffix(name)] += 1
+        for base, count in bases.items():
+            if count >= _PROOFS:
+                yield from (base + name for name in names)
+
+
+def _of_tables(text: str, recorded: Collection[str]) -> Iterator[str]:
+    """Yield the files of tables of names and digests, spelled as recorded ones of the same table are."""
+    for match in _TABLE.finditer(text):
+        pairs = _PAIR.findall(match[0])
+        keys_of = defaultdict(set)
+        for key, digest in pairs:
+            keys_of[digest].add(key)
+        proofs: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for url in recorded:
+            base, _, name = url.rpartition("/")
+            for digest in keys_of.keys() & set(filter(_HASH.fullmatch, _WORD.findall(name))):
+                for key in keys_of[digest]:
+                    proofs[base, _spelling(name, key, digest)].add(key)
+        for (base, spelling), keys in proofs.items():
+            if len(keys) >= _PROOFS:
+                yield from (f"{base}/{_spelled(spelling, *pair)}" for pair in pairs)
+
+
+def _spelling(name: str, key: str, digest: str) -> str:
+    """Return a file name with marks in place of its digest and of its key."""
+    words = (
+        _DIGEST if word == digest else _KEY if word == key else word for word in re.split(r"([\w-]+)", name)
+    )
+    return "".join(words)
+
+
+def _spelled(spelling: str, key: str, digest: str) -> str:
+    return spelling.replace(_KEY, key).replace(_DIGEST, digest)
