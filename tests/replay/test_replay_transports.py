@@ -192,11 +192,16 @@ async def test_a_polling_connection_gets_the_conversation_that_its_messages_belo
         writer.write(Exchange(request, Response(200, "OK", plain, answer), f"202601010000{next(number)}"))
 
     with CollectionWriter(made) as writer:
-        for sid, name in (("AAA", b"a"), ("BBB", b"b")):
+        talks = (("AAA", b"a"), ("BBB", b"b"))  # two pages that were recorded at one time
+        for sid, _ in talks:
             write(writer, "", b"", b'0{"sid":"%b","upgrades":[]}' % sid.encode())
+        for sid, name in talks:
             write(writer, sid, b"40/%b," % name, b"ok")
+        for sid, name in talks:
             write(writer, sid, b"", b'40/%b,{"sid":"x"}' % name)
+        for sid, name in talks:
             write(writer, sid, b'42/%b,["go"]' % name, b"ok")
+        for sid, name in talks:
             write(writer, sid, b"", b'42/%b,["done"]' % name)
     learn_transports(made)
     seal(made)
@@ -221,6 +226,12 @@ async def test_a_polling_connection_gets_the_conversation_that_its_messages_belo
         assert await talk("AAA", b'42/b,["go"]') == b"ok"
         assert await talk("AAA") == b'42/b,["done"]'
         assert await talk("AAA") == b"miss"  # once more would deliver the message twice
+        assert b"BBB" in await talk("")
+        assert await talk("BBB", b'42/a,["go"]') == b"ok"  # not the first message of that connection
+        assert await talk("BBB") == b'40/a,{"sid":"x"}'
+        assert await talk("BBB") == b"miss"
+        assert b"AAA" in await talk("")
+        assert await talk("AAA", b"40/a,") == b"ok"
         assert b"BBB" in await talk("")
         assert await talk("BBB", b"40/b,") == b"ok"
         assert await talk("BBB") == b'40/b,{"sid":"x"}'

@@ -10,8 +10,8 @@ miss. So is a poll past the end: a repeated answer would deliver a message twice
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
@@ -26,6 +26,7 @@ __all__ = ["PolledConnections", "is_transport", "sid_of"]
 
 PATH = re.compile(r"(?:/[^/*?\[\]]+)*/(?:socket|engine)\.io/")
 _SID = re.compile(rb'\A(?:\d+:)?0\{"sid":"([^"\\]+)"')
+_ROWS = 500  # before a connection's first poll that are searched for messages which the page has not sent
 _QUERY_SID = re.compile(r"(?<=[?&]sid=)[^&#]*")
 # Packets (engine.io-protocol): pong, noop and the like, and that a namespace is connected or not.
 _CONTROL = re.compile(rb"(?:[136]|2(?:probe)?|4[014][^\x1e]*)(?:\x1e(?:[136]|2|4[014][^\x1e]*))*")
@@ -53,12 +54,12 @@ class _Connection:
     Attributes:
         sid: of the recorded connection that it continues.
         polls: answers given.
-        epoch: mutations that were recorded before what the page has sent.
+        sent: rows of the messages that the page has sent.
     """
 
     sid: str
     polls: int = 0
-    epoch: int = 0
+    sent: set[int] = field(default_factory=set)
 
 
 class PolledConnections:
@@ -84,19 +85,25 @@ class PolledConnections:
         same = [each for each in candidates if sid_of(each.entry.url) == sid] if sid else []
         return same or candidates
 
-    def next_poll(self, url: str, ordered: Sequence[Candidate], epoch: int) -> Candidate | str:
+    def next_poll(
+        self, url: str, ordered: Sequence[Candidate], entry_of: Callable[[int], Entry]
+    ) -> Candidate | str:
         """Return the answer to the next poll of a connection, or why it has none.
 
         Args:
             url: as the page requests it.
             ordered: polls of the recorded connection.
-            epoch: of the session.
+            entry_of: returns the capture in a row; rows are in recorded order.
         """
-        known = self._open.get(sid_of(url), _Connection(""))
+        known = self._open.get(own := sid_of(url), _Connection(own))
         if known.polls >= len(ordered):
             return f"the recorded connection has {len(ordered)} answers to polls"
         found = ordered[known.polls]
-        if found.entry.epoch > max(epoch, known.epoch) and not _CONTROL.fullmatch(_body(found.entry)):
+        if _CONTROL.fullmatch(_body(found.entry)):
+            return found
+        before = range(max(0, ordered[0].entry.order - _ROWS), found.entry.order)
+        unsent = (row for row in before if row not in known.sent and _is_message(entry_of(row), known.sid))
+        if len(before) > 2 * _ROWS or next(unsent, None) is not None:
             return "recorded after a message that the page has not sent"
         return found
 
@@ -111,7 +118,7 @@ class PolledConnections:
         if not own:
             if found := _SID.match(_body(entry)):
                 given = found[1].decode("latin-1")
-                self._open[given] = _Connection(given, epoch=entry.epoch)
+                self._open[given] = _Connection(given)
             return False
         known = self._open.setdefault(own, _Connection(own))
         if request.method != "POST":
@@ -119,8 +126,12 @@ class PolledConnections:
             return False
         if known.sid != recorded:
             known = self._open[own] = _Connection(recorded)
-        known.epoch = max(known.epoch, entry.epoch + 1)
+        known.sent.add(entry.order)
         return recorded != own
+
+
+def _is_message(entry: Entry, sid: str) -> bool:
+    return entry.method == "POST" and sid_of(entry.url) == sid
 
 
 def _body(entry: Entry) -> bytes:

@@ -223,7 +223,7 @@ def _of_connection(request: Request, index: Index, state: SessionState, policy: 
         if request.method in MUTATIONS:
             own = connections.same(renamed.url, candidates)
             return _choose(own, state, lookup, counted=True)
-        found = connections.next_poll(request.url, candidates, state.epoch)
+        found = connections.next_poll(request.url, candidates, index.entry)
         if not isinstance(found, str):
             return _matched(found, lookup, "the next answer of its connection", distinguished=True)
         refused = refused or found
