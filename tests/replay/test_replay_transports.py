@@ -239,3 +239,5 @@ async def test_a_polling_connection_gets_the_conversation_that_its_messages_belo
         assert await talk("AAA", b"40/a,") == b"ok"
         assert await talk("AAA") == b'40/a,{"sid":"x"}'
         assert await talk("CCC") == b"miss"
+        ended = await client.post(f"{SITE}/socket.io/?EIO=4&transport=polling&t=Q&sid=AAA", content=b"1")
+        assert ended.status_code == 204  # noise

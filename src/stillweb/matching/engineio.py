@@ -22,10 +22,11 @@ from stillweb.model import Request
 if TYPE_CHECKING:
     from stillweb.matching.captures import Candidate, Entry
 
-__all__ = ["PolledConnections", "is_transport", "sid_of"]
+__all__ = ["PolledConnections", "closing", "is_transport", "sid_of"]
 
 PATH = re.compile(r"(?:/[^/*?\[\]]+)*/(?:socket|engine)\.io/")
 _SID = re.compile(rb'\A(?:\d+:)?0\{"sid":"([^"\\]+)"')
+_CLOSE = b"1"
 _ROWS = 500  # before a connection's first poll that are searched for messages which the page has not sent
 _QUERY_SID = re.compile(r"(?<=[?&]sid=)[^&#]*")
 # Packets (engine.io-protocol): pong, noop and the like, and that a namespace is connected or not.
@@ -45,6 +46,12 @@ def sid_of(url: str) -> str:
     """Return the connection that an Engine.IO URL names; "" for the first poll, and for other URLs."""
     found = _QUERY_SID.search(url) if is_transport(url) else None
     return found[0] if found else ""
+
+
+def closing(request: Request) -> str:
+    """Return a reason if a request ends a connection, whose answer no page uses; else ""."""
+    ends = request.method == "POST" and request.raw_body == _CLOSE and is_transport(request.url)
+    return "end of a connection" if ends else ""
 
 
 @dataclass(slots=True)

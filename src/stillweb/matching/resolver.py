@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import Annotated, Literal, Protocol
 
 from stillweb.matching.captures import Candidate, Entry, of_visit, same_answer, usable
-from stillweb.matching.engineio import PolledConnections, is_transport, sid_of
+from stillweb.matching.engineio import PolledConnections, closing, is_transport, sid_of
 from stillweb.matching.fuzzy import closest
 from stillweb.matching.keys import request_key
 from stillweb.matching.noise import NoiseTable
@@ -276,7 +276,7 @@ def _preflight(request: Request, index: Index) -> Match:
 
 def _unrecorded(request: Request, index: Index, state: SessionState, policy: Policy, refused: str) -> Match:
     """Return the match of a request whose keys have no rows."""
-    if why := policy.noise.why(request.url) or _report(request):
+    if why := policy.noise.why(request.url) or _report(request) or closing(request):
         return Match(Tier.NOISE, reason=why, stable=True)
     reason = refused or index.explain(request.method, request.url)
     if policy.unrecorded.on_write == "accept" and request.method in MUTATIONS:
