@@ -30,6 +30,7 @@ from stillweb.coverage import (
 from stillweb.coverage.causes import Obstacles
 from stillweb.coverage.fill import choose_unused
 from stillweb.coverage.report import CausePicture, write_report
+from stillweb.coverage.until import needs_walks
 from stillweb.errors import UsageError
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
@@ -131,6 +132,19 @@ def step(number: int, missed: tuple[str, ...] = (), **more: Any) -> StepRecord:
 
 def result(*steps: StepRecord) -> CoverageResult:
     return CoverageResult("site", "e" * 64, (WalkRecord("uniform", 7, URL, list(steps)),))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "walks"),
+    [
+        ("POST", "add", True),
+        ("GET", "socket.io/?EIO=4&transport=polling&t=x", True),
+        ("GET", "list?transport=bus", False),
+    ],
+)
+def test_live_walks_record_writes_and_connections(method, path, walks):
+    nowhere = Sighting("", 0)
+    assert needs_walks(Missed("", "", method, URL + path, nowhere, nowhere)) == walks
 
 
 def test_the_rate_is_of_steps_that_requested_and_stayed():

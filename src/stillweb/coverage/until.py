@@ -32,6 +32,7 @@ from stillweb.errors import RecordError
 from stillweb.model import MUTATIONS
 from stillweb.options import Option, parse_duration, parse_share
 from stillweb.record.amend.amend import AmendOptions, amend
+from stillweb.record.amend.plan import by_visit
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.explore import explore
 from stillweb.record.explore.options import ExploreOptions
@@ -43,7 +44,7 @@ from stillweb.replay import ReplayClient, ensure_sealed
 from stillweb.replay.pywb.backend import BACKENDS, serve_by
 from stillweb.urls import host_of
 
-__all__ = ["Round", "UntilOptions", "UntilReport", "record_until"]
+__all__ = ["Round", "UntilOptions", "UntilReport", "needs_walks", "record_until"]
 
 _SEEDS_APART = 10_000  # between the seeds of two measurements
 _ERRANDS = 150  # misses that one round amends, the most frequent first
@@ -260,7 +261,7 @@ class _Loop:
             added = Counter(harvest=await self._harvest([*misses, *searches], walked, _within(linked)))
             found = await self._fill(_AMEND_LEFT)
             added["fill"] = found.exchanges
-            if not self._options.read_only and any(each.method in MUTATIONS for each in found.misses):
+            if not self._options.read_only and any(map(needs_walks, found.misses)):
                 added["walks"] = await self._walk()
             if misses or found.misses:
                 added["amend"] = await self._amend([*misses, *found.misses])
@@ -478,6 +479,11 @@ class _Loop:
 
 def _within(share: float) -> float:
     return min(_HARVEST_MOST, max(_HARVEST_LEAST, share))
+
+
+def needs_walks(miss: Missed) -> bool:
+    """Return whether only a browser on the live site records a request: a write, or a live connection."""
+    return miss.method in MUTATIONS or by_visit(miss.url)
 
 
 def _is_document(miss: Missed) -> bool:
