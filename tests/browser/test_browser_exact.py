@@ -536,3 +536,24 @@ async def test_the_end_of_a_beacon_is_no_change(rig):
             return (await visit.show(f"<p>text<script>{ticking}</script>")).virtual_ms
 
     assert await asyncio.gather(*(one() for _ in range(6))) == [500] * 6
+
+
+async def test_scripts_and_styles_after_pictures_wait_for_the_head(rig):
+    """The browser sends two of them while the head loads; the others were given up, and came at any time."""
+    for name in ("head", "late", "later"):
+        script = f"document.documentElement.title += '{name} ';".encode()
+        rig.site.pages[f"http://site.test/{name}.js"] = ("text/javascript", script)
+    rig.site.pages["http://site.test/late.css"] = ("text/css", b"p { color: teal }")
+    svg = b"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>"
+    for n in range(4):
+        rig.site.pages[f"http://site.test/{n}.svg"] = ("image/svg+xml", svg)
+    pictures = "".join(f"<img src=/{n}.svg>" for n in range(4))
+    html = (
+        f"<script src=/head.js></script>{pictures}<script src=/late.js></script>"
+        "<link rel=stylesheet href=/late.css><script src=/later.js></script><pre id=log></pre>"
+        "<script>onload = () => { log.textContent = document.documentElement.title; };</script>"
+    )
+    settled, text, _, _, flags = one_of(await runs(rig, html, sessions=4))
+    assert settled
+    assert flags == ()
+    assert text.split() == ["head", "late", "later"]

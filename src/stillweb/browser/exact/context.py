@@ -56,7 +56,9 @@ _OTHER_WHITE = {"r": 255, "g": 255, "b": 254, "a": 1.0}  # differs from the back
 # these kinds this priority (ResourceFetcher: "Synchronous requests should always be max priority").
 _SYNCHRONOUS = "VeryHigh"
 _SYNCHRONOUS_KINDS = frozenset({"xhr", "script", "preflight"})
-_LOW = ("Low", "VeryLow")  # delayed while a document's head loads (Blink's ResourceLoadScheduler)
+# While a document's head loads, two of these are sent, and the others wait (Blink's ResourceLoadScheduler).
+# Scripts and styles after a picture are "Medium".
+_DELAYED = ("Medium", "Low", "VeryLow")
 _NO_DOCUMENT = (204, 205)  # RFC 9110 §15.3.5, §15.3.6; a navigation stays where it is
 _NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:", "devtools:")
 
@@ -266,7 +268,7 @@ class ExactContext:
         body = request.get("postData", "")
         pending = self.requests.sent(key, request["url"], request["method"], kind, body)
         pending.fragment = request.get("urlFragment", "")
-        pending.late = request.get("initialPriority") in _LOW
+        pending.late = request.get("initialPriority") in _DELAYED
         if pending.reported:  # a redirect
             self._begin(pending)
         return pending

@@ -2,12 +2,12 @@
 
 CDP Fetch pauses every request before it is sent. When the context is idle, one paused request is released;
 the next one follows when its response has been processed and the context is idle again. The order depends on
-the page alone, not on the machine: first what pages wait for (documents, styles, data), then what they do not
-wait for (deferred scripts), then images. The imports of a module come first: of several graphs that wait for
-one module, Blink continues in the order of memory addresses (ModuleMap::Entry), so one graph is loaded before
-the next one begins. Within a group, requests that were made after fewer responses come first, then the order
-is that of URL, body and requester. The browser delays only the latter two groups, while a document's head
-loads.
+the page alone, not on the machine: first what pages wait for (documents, styles, data), then what has a lower
+priority (asynchronous scripts, scripts and styles after a picture), then images. The imports of a module come
+first: of several graphs that wait for one module, Blink continues in the order of memory addresses
+(ModuleMap::Entry), so one graph is loaded before the next one begins. Within a group, requests that were made
+after fewer responses come first, then the order is that of URL, body and requester. The browser delays only
+the latter two groups, while a document's head loads.
 
 This module keeps the state of the requests. It knows neither CDP nor time; `ExactContext` drives it.
 """
@@ -47,7 +47,7 @@ class PendingRequest:
         fetch_id: CDP Fetch identifier, once paused.
         owner: session that paused it.
         responded: whether its response has begun.
-        late: whether the browser gives it a low priority.
+        late: whether the browser may delay it while a document's head loads.
         precedence: of scripts: 0 for a static import, 1 for a preload, 2 for others.
         frame: CDP identifier of a document's frame.
         source: the requesting frame or worker, for messages.
@@ -84,7 +84,7 @@ class PendingRequest:
 
     @property
     def group(self) -> int:
-        """0 for what pages wait for, 1 for what they do not wait for, 2 for images."""
+        """0 for what the browser sends immediately, 1 for what it may delay, 2 for images."""
         return 2 if self.is_image else int(self.late)
 
     @property
