@@ -89,6 +89,20 @@ async def test_tasks_with_the_same_acts_share_the_runs_of_the_oracle():
     assert env.episodes == [["click", "terminate"]] * 3
 
 
+async def test_an_evicted_episode_is_played_again(monkeypatch):
+    monkeypatch.setattr("stillweb.benchmarks.proof._PLAYS", 3)
+    env = FakeEnv()
+    prove = prover(env).prove
+    scroll = {"action": "scroll", "dy": 300}
+    asked = plan(AnswerEvaluator(exact="£7"), answer="£7")
+    other = plan(AnswerEvaluator(exact="£7"), answer="£7", oracle=(CLICK, scroll))
+    assert (await prove(asked)).failed == (await prove(asked)).failed == ""
+    assert len(env.episodes) == 3
+    await prove(other)
+    assert (await prove(asked)).failed == ""
+    assert len(env.episodes) == 3 + 3 + 3
+
+
 async def test_start_and_cut_are_scored_on_the_evidence_of_the_oracle():
     env = FakeEnv()
     prove = prover(env).prove

@@ -24,11 +24,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import defaultdict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from stillweb import clock
 from stillweb.benchmarks.oracle import OracleRun, retry_episode, run_oracle
@@ -47,6 +48,8 @@ from stillweb.urls import wire_url
 __all__ = ["ProofOptions", "ProofResult", "TaskProver"]
 
 T = TypeVar("T")
+
+_PLAYS = 256  # oracles' episodes that are kept; an evicted one is played again when a task needs it
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +126,8 @@ class TaskProver:
         self._free: asyncio.Queue[Env] = asyncio.Queue()
         for env in envs:
             self._free.put_nowait(env)
-        self._locks: defaultdict[Hashable, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._plays: dict[Hashable, _Play] = {}
+        self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+        self._plays: OrderedDict[Hashable, _Play] = OrderedDict()  # the least recently used one first
         self._walks: dict[str, list[Evidence]] = {}
         self._rules: dict[str, Rules] = {}
         self.walk_seconds = 0.0
@@ -181,10 +184,22 @@ class TaskProver:
         """
         acts = [{**act, "answer": ""} if act["action"] == "terminate" else act for act in oracle]
         key = (task.start_url, task.seed, task.setup, json.dumps(acts, sort_keys=True), number)
-        async with self._locks[key]:
-            if key not in self._plays:
-                self._plays[key] = await self._in_env(lambda env: self._played(env, task, oracle, number))
-        return self._plays[key]
+        async with self._lock(key):
+            play = self._plays.get(key)
+            if play is None:
+                play = await self._in_env(lambda env: self._played(env, task, oracle, number))
+                self._plays[key] = play
+            self._plays.move_to_end(key)
+            if len(self._plays) > _PLAYS:
+                self._plays.popitem(last=False)
+            return play
+
+    def _lock(self, key: Hashable) -> asyncio.Lock:
+        """Return the lock of a key; it exists as long as an episode holds it or waits for it."""
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock
 
     async def _played(self, env: Env, task: Task, oracle: Sequence[Mapping[str, Any]], number: int) -> _Play:
         found: list[Evidence] = []
@@ -195,6 +210,8 @@ class TaskProver:
         pictures = self._options.pictures and number == self._options.runs - 1
         before_act = None if task.setup else note  # the page itself judges a task with a setup
         run = await run_oracle(env, task, oracle, pictures=pictures, before_act=before_act)
+        if number:  # further runs are compared by steps and score only
+            return _Play(replace(run, texts=()), tuple(found[-1:]))
         return _Play(run, tuple(found))
 
     async def _in_env(self, play: Callable[[Env], Awaitable[T]]) -> T:
@@ -294,7 +311,7 @@ class TaskProver:
     async def _walked_from(self, task: Task) -> list[Evidence]:
         """Return the evidence of the walks from a task's start page; walk there for the first task."""
         url = task.start_url
-        async with self._locks["walks", url]:
+        async with self._lock(("walks", url)):
             if url not in self._walks:
                 start = Task("walk", "", url, task.collection, max_steps=self._options.walk_steps + 1)
                 async with asyncio.TaskGroup() as group:
