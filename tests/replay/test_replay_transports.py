@@ -203,6 +203,8 @@ async def test_a_polling_connection_gets_the_conversation_that_its_messages_belo
             write(writer, sid, b'42/%b,["go"]' % name, b"ok")
         for sid, name in talks:
             write(writer, sid, b"", b'42/%b,["done"]' % name)
+            if sid == "AAA":
+                write(writer, sid, b"", b"6")
     learn_transports(made)
     seal(made)
     ca = CertAuthority.init(tmp_path / "certs")
@@ -229,7 +231,7 @@ async def test_a_polling_connection_gets_the_conversation_that_its_messages_belo
         assert b"BBB" in await talk("")
         assert await talk("BBB", b'42/a,["go"]') == b"ok"  # not the first message of that connection
         assert await talk("BBB") == b'40/a,{"sid":"x"}'
-        assert await talk("BBB") == b"miss"
+        assert await talk("BBB") == b"6"
         assert b"AAA" in await talk("")
         assert await talk("AAA", b"40/a,") == b"ok"
         assert b"BBB" in await talk("")
@@ -238,6 +240,9 @@ async def test_a_polling_connection_gets_the_conversation_that_its_messages_belo
         assert b"AAA" in await talk("")  # past the end, from the beginning
         assert await talk("AAA", b"40/a,") == b"ok"
         assert await talk("AAA") == b'40/a,{"sid":"x"}'
+        assert [await talk("AAA") for _ in range(2)] == [b"6"] * 2  # ends the poll, before a message was sent
+        assert await talk("AAA", b'42/a,["go"]') == b"ok"
+        assert await talk("AAA") == b'42/a,["done"]'
         assert await talk("CCC") == b"miss"
         ended = await client.post(f"{SITE}/socket.io/?EIO=4&transport=polling&t=Q&sid=AAA", content=b"1")
         assert ended.status_code == 204  # noise

@@ -4,7 +4,7 @@ The handshake's answer names the connection (`sid`), which each later poll and t
 page opens connections in another order than the recorded visits did, and what it sends first shows which
 recorded connection it needs. From there on, its polls and its upgrade get the answers of that connection. A
 poll gets the next recorded answer of its connection. An answer to a message that this page has not sent is a
-miss. So is a poll past the end: a repeated answer would deliver a message twice. Pure.
+miss, or the recorded noop. So is a poll past the end: another answer would deliver a message twice. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["PolledConnections", "closing", "is_transport", "sid_of"]
 
 PATH = re.compile(r"(?:/[^/*?\[\]]+)*/(?:socket|engine)\.io/")
 _SID = re.compile(rb'\A(?:\d+:)?0\{"sid":"([^"\\]+)"')
-_CLOSE = b"1"
+_CLOSE, _NOOP = b"1", b"6"
 _ROWS = 500  # before a connection's first poll that are searched for messages which the page has not sent
 _QUERY_SID = re.compile(r"(?<=[?&]sid=)[^&#]*")
 # Packets (engine.io-protocol): pong, noop and the like, and that a namespace is connected or not.
@@ -60,12 +60,12 @@ class _Connection:
 
     Attributes:
         sid: of the recorded connection that it continues.
-        polls: answers given.
+        polls: rows of the answers that the page has received.
         sent: rows of the messages that the page has sent.
     """
 
     sid: str
-    polls: int = 0
+    polls: set[int] = field(default_factory=set)
     sent: set[int] = field(default_factory=set)
 
 
@@ -103,16 +103,18 @@ class PolledConnections:
             entry_of: returns the capture in a row; rows are in recorded order.
         """
         known = self._open.get(own := sid_of(url), _Connection(own))
-        if known.polls >= len(ordered):
-            return f"the recorded connection has {len(ordered)} answers to polls"
-        found = ordered[known.polls]
-        if _CONTROL.fullmatch(_body(found.entry)):
-            return found
-        before = range(max(0, ordered[0].entry.order - _ROWS), found.entry.order)
+        left = [each for each in ordered if each.entry.order not in known.polls]
+        # A noop only ends a poll. A page may change to its WebSocket sooner or later than recorded.
+        noop = next((each for each in ordered if _body(each.entry) == _NOOP), None)
+        if not left:
+            return noop or f"the recorded connection has {len(ordered)} answers to polls"
+        if _CONTROL.fullmatch(_body(left[0].entry)):
+            return left[0]
+        before = range(max(0, ordered[0].entry.order - _ROWS), left[0].entry.order)
         unsent = (row for row in before if row not in known.sent and _is_message(entry_of(row), known.sid))
-        if len(before) > 2 * _ROWS or next(unsent, None) is not None:
-            return "recorded after a message that the page has not sent"
-        return found
+        if len(before) <= 2 * _ROWS and next(unsent, None) is None:
+            return left[0]
+        return noop or "recorded after a message that the page has not sent"
 
     def note(self, request: Request, entry: Entry) -> bool:
         """Note that an entry was served; return True if it is a message of another connection than recorded.
@@ -129,7 +131,7 @@ class PolledConnections:
             return False
         known = self._open.setdefault(own, _Connection(own))
         if request.method != "POST":
-            known.polls += 1
+            known.polls.add(entry.order)
             return False
         if known.sid != recorded:
             known = self._open[own] = _Connection(recorded)
