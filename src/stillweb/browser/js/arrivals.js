@@ -2,6 +2,7 @@
 // reach the page at rests. Runs after hold.js; called with `pin` = {time, hold}.
 (pin) => {
   "use strict";
+  const { invoke } = pin;
   const { defineProperty, getOwnPropertyDescriptor, getPrototypeOf } = Object;
   const { apply } = Reflect;
   const { hooks } = pin.time;
@@ -133,8 +134,8 @@
   if (speech) {
     let known = null;
     defineProperty(globalThis, "speechSynthesis", { ...speech, get() {
-      const made = speech.get.call(this ?? globalThis);
-      if (known !== made) listen.call(known = made, "voiceschanged", (event) => event.stopImmediatePropagation());
+      const made = invoke(speech.get, this ?? globalThis);
+      if (known !== made) invoke(listen, known = made, "voiceschanged", (event) => event.stopImmediatePropagation());
       return made;
     } });
   }
@@ -145,7 +146,7 @@
     const change = getOwnPropertyDescriptor(cookies, "onchange");
     if (change) defineProperty(cookies, "onchange", { ...change, set(handler) {
       flag(hears);
-      change.set.call(this, handler);
+      invoke(change.set, this, handler);
     } });
     defineProperty(cookies, "addEventListener", { configurable: true, writable: true, enumerable: true,
       value: { addEventListener(...args) {
@@ -186,7 +187,7 @@
   // A lock is granted at any time. The manager answers a query after what it granted before.
   if (lock) {
     const asked = new Set(); // requests that were not granted
-    before.push(() => asked.size ? query.call(navigator.locks) : null);
+    before.push(() => asked.size ? invoke(query, navigator.locks) : null);
     LockManager.prototype.request = { request(name, ...rest) {
       const callback = rest.at(-1);
       if (typeof callback !== "function" || this !== navigator.locks) return apply(lock, this, [name, ...rest]);
@@ -216,7 +217,7 @@
     const reads = new WeakMap(); // reader -> what takes its events
     globalThis.FileReader = new Proxy(reader, { construct(target, args, newTarget) {
       const made = Reflect.construct(target, args, newTarget === globalThis.FileReader ? target : newTarget);
-      for (const type of READ) listen.call(made, type, (event) => { if (event.isTrusted) reads.get(made)?.(event); });
+      for (const type of READ) invoke(listen, made, type, (event) => { if (event.isTrusted) reads.get(made)?.(event); });
       return made;
     } });
     reader.prototype.constructor = globalThis.FileReader;
@@ -233,7 +234,7 @@
             if (type === "loadend") resolve();
           });
         });
-        push(() => { for (const event of events) dispatch.call(this, event); }, ended);
+        push(() => { for (const event of events) invoke(dispatch, this, event); }, ended);
         return result;
       } }[name];
     }
@@ -267,7 +268,7 @@
     event.stopImmediatePropagation();
     const { data, origin, lastEventId, source, ports } = event;
     const copy = new MessageEvent("message", { data, origin, lastEventId, source, ports: [...ports] });
-    push(() => dispatch.call(window, copy), null, null, "message");
+    push(() => invoke(dispatch, window, copy), null, null, "message");
   };
   const { ToggleEvent: Toggle, PromiseRejectionEvent: Rejection, Event: Plain } = globalThis;
   pin.hold.event = (event) => {
@@ -278,7 +279,7 @@
     const copy = Toggle && event instanceof Toggle ? new Toggle(type, { oldState, newState, source })
       : event instanceof Rejection ? new Rejection(type, { promise, reason, cancelable: true })
       : new Plain(type, { bubbles, composed });
-    push(() => dispatch.call(target, copy), null, null, type);
+    push(() => invoke(dispatch, target, copy), null, null, type);
   };
   const { postTask, yield: yields } = of("Scheduler") ?? {};
   if (postTask) {
@@ -291,7 +292,7 @@
   }
   if (yields) {
     Scheduler.prototype.yield = { yield() {
-      return isLoading() ? new NativePromise((resolve) => push(resolve)) : yields.call(this);
+      return isLoading() ? new NativePromise((resolve) => push(resolve)) : invoke(yields, this);
     } }.yield;
   }
 
@@ -299,19 +300,20 @@
   // The browser process takes them at any time; here they begin at a rest, and the driver waits for them.
   const steps = []; // [number of entries, native call]
   const { go } = History.prototype;
+  const { get: lengthOf } = getOwnPropertyDescriptor(History.prototype, "length");
   for (const [name, by] of [["back", () => -1], ["forward", () => 1], ["go", (delta) => Math.trunc(Number(delta)) || 0]]) {
     const native = History.prototype[name];
     History.prototype[name] = { [name](delta) {
       const count = by(delta);
       if (this !== history || !count) return apply(native, this, [delta]);
-      getOwnPropertyDescriptor(History.prototype, "length").get.call(this); // throws if the document is gone
+      invoke(lengthOf, this); // throws if the document is gone
       steps.push(count);
       return undefined;
     } }[name];
   }
   hooks.steps = () => steps.length ? steps[0] : 0;
   hooks.step = () => {
-    if (steps.length) go.call(history, steps.shift());
+    if (steps.length) invoke(go, history, steps.shift());
     return 1;
   };
 }

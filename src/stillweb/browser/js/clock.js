@@ -3,6 +3,7 @@
 // the name of the event by which the driver, from its isolated world, moves the clock.
 (pin) => {
   "use strict";
+  const { invoke, applyTo } = pin;
   const { defineProperty, getOwnPropertyDescriptor } = Object;
   const { replace, getter, now, since, hooks } = pin.time;
   const { NativeDate } = pin.time;
@@ -23,13 +24,13 @@
   const held = [];
   const hold = (type, listener, capture = false) => {
     held.push([type, listener, capture]);
-    listen.call(window, type, listener, capture);
+    invoke(listen, window, type, listener, capture);
   };
   if (pin.exact) {
     // For a pinned window whose first document is replaced only its listeners are missing. A member that no list of
     // members has shows that a window is pinned: any listener could be removed.
     const again = () => {
-      for (const listener of held) listen.apply(window, listener); // a repeated listener counts once (DOM §2.7)
+      for (const listener of held) applyTo(listen, window, listener); // a repeated listener counts once (DOM §2.7)
       return true;
     };
     const get = (target, name, receiver) => name === pin.mark ? again : Reflect.get(target, name, receiver);
@@ -44,7 +45,7 @@
       }
     };
     replace(window, "open", (native) => (...args) => {
-      const made = native.apply(window, args);
+      const made = applyTo(native, window, args);
       if (!made || foreign(made)) return made;
       try {
         made.eval(pin.source());
@@ -63,9 +64,9 @@
     const reply = command === "peek" ? pin.time.state() : await pin.time.move(command, time);
     // Pages may define a `toJSON` of their own for objects and arrays, as Prototype.js does.
     const detail = stringify({ __proto__: null, ...reply, flags: reply.flags.join("\n") });
-    dispatch.call(window, new NativeEvent(pin.control + "!", { detail }));
+    invoke(dispatch, window, new NativeEvent(pin.control + "!", { detail }));
   });
-  hooks.started = () => dispatch.call(window, new NativeEvent(pin.control + "*"));
+  hooks.started = () => invoke(dispatch, window, new NativeEvent(pin.control + "*"));
   // The order in which frames get storage events is not defined: they are delivered at a rest, in frame order.
   if (pin.hold) {
     hold("message", pin.hold.message, true);
@@ -74,7 +75,7 @@
       if (!event.isTrusted) return;
       event.stopImmediatePropagation();
       const { key, oldValue, newValue, url, storageArea } = event;
-      pin.hold.push(() => dispatch.call(window, new StorageEvent("storage", { key, oldValue, newValue, url, storageArea })));
+      pin.hold.push(() => invoke(dispatch, window, new StorageEvent("storage", { key, oldValue, newValue, url, storageArea })));
     }, true);
   }
   // Frames of the same origin, and popups, begin at the time of their creator. A plain call, since the opener's
@@ -97,8 +98,8 @@
   for (const name of ["open", "write", "writeln"]) { // the latter two open a document that was closed
     const native = Document.prototype[name];
     Document.prototype[name] = { [name](...args) {
-      const result = native.apply(this, args);
-      for (const listener of held) listen.apply(window, listener); // a repeated listener counts once (DOM §2.7)
+      const result = applyTo(native, this, args);
+      for (const listener of held) applyTo(listen, window, listener); // a repeated listener counts once (DOM §2.7)
       return result;
     } }[name];
   }
@@ -107,13 +108,13 @@
   // ---- other sources of time ------------------------------------------------------------------
   getter(window.IntersectionObserverEntry?.prototype, "time", () => () => since());
   getter(window.AnimationTimeline?.prototype, "currentTime", (native) => function () {
-    return this === document.timeline ? since() : native.call(this);
+    return this === document.timeline ? since() : invoke(native, this);
   });
   const modified = getOwnPropertyDescriptor(Document.prototype, "lastModified").get;
   const born = now();
   getter(Document.prototype, "lastModified", () => function () {
     // A document without Last-Modified reports the real time (HTML §3.1.1).
-    const shown = modified.call(this);
+    const shown = invoke(modified, this);
     if (Math.abs(NativeDate.parse(shown) - realNow()) > 2000) return shown;
     const two = (n) => String(n).padStart(2, "0");
     const date = new NativeDate(born);
@@ -148,7 +149,7 @@
   const put = { document: adopted.set, shadow: getOwnPropertyDescriptor(ShadowRoot.prototype, "adoptedStyleSheets").set };
   const apply = (root, list) => {
     const ours = (root.ownerDocument ?? root) === document ? [sheet()] : [];
-    (root.host ? put.shadow : put.document).call(root, [...list, ...ours]);
+    invoke(root.host ? put.shadow : put.document, root, [...list, ...ours]);
   };
   const own = new WeakMap(); // document or shadow root -> the list that the page sees
   const visible = (root) => {
@@ -168,7 +169,7 @@
       configurable: true,
       enumerable: true,
       get() {
-        get.call(this); // throws for objects without such a list
+        invoke(get, this); // throws for objects without such a list
         return visible(this);
       },
       set(list) {
@@ -179,7 +180,7 @@
   }
   const { attachShadow } = Element.prototype;
   Element.prototype.attachShadow = { attachShadow(init) {
-    const root = attachShadow.call(this, init);
+    const root = invoke(attachShadow, this, init);
     apply(root, []);
     endTransitions(root);
     return root;
@@ -192,12 +193,12 @@
   // Transitions end in the frame that begins them, including delays. Each tree is searched once per frame.
   const swept = new WeakMap(); // tree -> the frame, by its real time
   const sweep = (tree, list) => {
-    const frame = frameTime.call(document.timeline);
+    const frame = invoke(frameTime, document.timeline);
     if (swept.get(tree) === frame) return;
     swept.set(tree, frame);
-    for (const animation of list.call(tree)) {
+    for (const animation of invoke(list, tree)) {
       if (animation instanceof Transition && animation.playState === "running" && animation.playbackRate) {
-        finish.call(animation);
+        invoke(finish, animation);
       }
     }
   };
@@ -205,23 +206,23 @@
     if (pin.exact) return;
     const ended = () => target === window ? sweep(document, inDocument) : sweep(target, inShadow);
     if (target === window) hold("transitionrun", ended, true);
-    else listen.call(target, "transitionrun", ended, true);
+    else invoke(listen, target, "transitionrun", ended, true);
   };
   endTransitions(window);
   if (pin.exact) {
     // Frame times are far in the future (stillweb.browser.exact.context); the page gets animation start times on its
     // own clock.
-    const ahead = () => Math.round(frameTime.call(document.timeline) - since());
+    const ahead = () => Math.round(invoke(frameTime, document.timeline) - since());
     const { get, set } = getOwnPropertyDescriptor(Animation.prototype, "startTime");
     defineProperty(Animation.prototype, "startTime", {
       configurable: true,
       enumerable: true,
       get() {
-        const start = get.call(this);
+        const start = invoke(get, this);
         return start === null || this.timeline !== document.timeline ? start : start - ahead();
       },
       set(start) {
-        set.call(this, typeof start === "number" && this.timeline === document.timeline ? start + ahead() : start);
+        invoke(set, this, typeof start === "number" && this.timeline === document.timeline ? start + ahead() : start);
       },
     });
     // The driver pauses running animations and steps them (eye.js); the page sees them as running.
@@ -229,14 +230,14 @@
     const paused = new WeakSet(); // by the page
     Animation.prototype.pause = { pause() {
       paused.add(this);
-      return pause.call(this);
+      return invoke(pause, this);
     } }.pause;
     Animation.prototype.play = { play() {
       paused.delete(this);
-      return play.call(this);
+      return invoke(play, this);
     } }.play;
     getter(Animation.prototype, "playState", (native) => function () {
-      const state = native.call(this);
+      const state = invoke(native, this);
       if (state !== "paused" || paused.has(this)) return state;
       const styled = this instanceof CSSAnimation && this.effect?.target
         && getComputedStyle(this.effect.target, this.effect.pseudoElement).animationPlayState === "paused";
@@ -248,7 +249,7 @@
   Element.prototype.animate = { animate(keyframes, options) {
     const timing = typeof options === "object" && options ? { ...options } : {};
     const at = timing.timeline && timing.timeline !== document.timeline;
-    if (at) return animate.call(this, keyframes, options); // driven by scrolling, not by time
-    return animate.call(this, keyframes, { ...timing, duration: 0.01, delay: 0, endDelay: 0, iterations: 1 });
+    if (at) return invoke(animate, this, keyframes, options); // driven by scrolling, not by time
+    return invoke(animate, this, keyframes, { ...timing, duration: 0.01, delay: 0, endDelay: 0, iterations: 1 });
   } }.animate;
 }

@@ -4,6 +4,7 @@
 // `pin.hold`.
 (pin) => {
   "use strict";
+  const { invoke, applyTo } = pin;
   const { defineProperty, getOwnPropertyDescriptor } = Object;
   const { hooks, add, nativeTimeout, NativeDate, replace } = pin.time;
   const NativePromise = Promise;
@@ -36,8 +37,8 @@
       if (!old || typeof old.value !== "function") continue;
       const value = { [name](...args) {
         note?.(name, args);
-        const result = old.value.apply(this, args);
-        return result instanceof NativePromise ? later(result, ready?.bind(this)) : result;
+        const result = applyTo(old.value, this, args);
+        return result instanceof NativePromise ? later(result, ready && (() => invoke(ready, this))) : result;
       } }[name];
       defineProperty(value, "length", { value: old.value.length });
       defineProperty(owner, name, { ...old, value });
@@ -74,7 +75,7 @@
   };
   const until = (target, types) => {
     const ends = new NativePromise((resolve) => {
-      for (const type of types) listen.call(target, type, () => resolve(), { once: true });
+      for (const type of types) invoke(listen, target, type, () => resolve(), { once: true });
     });
     busy.add(ends);
     ends.then(() => busy.delete(ends));
@@ -84,7 +85,7 @@
       const native = owner?.[name];
       if (!native) continue;
       owner[name] = { [name](...args) {
-        const result = native.apply(this, args);
+        const result = applyTo(native, this, args);
         until(result, types);
         return result;
       } }[name];
@@ -104,10 +105,10 @@
       const size = sized(typeof algorithm === "string" ? { name: algorithm } : algorithm ?? {});
       if (Number.isInteger(size) && size > 0 && size <= 1024) {
         const raw = crypto.getRandomValues(new Uint8Array(size));
-        return importKey.call(this, "raw", raw, algorithm, extractable, usages);
+        return invoke(importKey, this, "raw", raw, algorithm, extractable, usages);
       }
       flag("crypto.subtle made a key pair, which has no seed");
-      return generateKey.call(this, algorithm, extractable, usages);
+      return invoke(generateKey, this, algorithm, extractable, usages);
     } }.generateKey;
     const unseeded = (name, [algorithm]) => {
       const called = String(algorithm?.name ?? algorithm).toUpperCase();
@@ -154,7 +155,7 @@
           const { type, bubbles, cancelable, oldVersion, newVersion } = event;
           const copy = VersionChange && event instanceof VersionChange ? new VersionChange(type, { oldVersion, newVersion })
             : new Event(type, { bubbles, cancelable });
-          const tell = () => dispatch.call(request, copy);
+          const tell = () => invoke(dispatch, request, copy);
           if (type === "blocked") next();
           deliver = type === "upgradeneeded" ? kept(request, tell, next) : tell;
           resolve();
@@ -162,7 +163,7 @@
       }));
     };
     next();
-    for (const type of OPENING) listen.call(request, type, (event) => { if (event.isTrusted) take(event); }, true);
+    for (const type of OPENING) invoke(listen, request, type, (event) => { if (event.isTrusted) take(event); }, true);
   };
   const STORE = "\u0000";
   // A transaction ends once it has no request: a store that no page sees is read until the event has been delivered.
@@ -170,7 +171,7 @@
     const store = database.createObjectStore(STORE);
     let isDue = false;
     const read = () => {
-      listen.call(store.get(0), "success", () => {
+      invoke(listen, store.get(0), "success", () => {
         if (!isDue) return read();
         database.deleteObjectStore(STORE);
         tell();
@@ -184,7 +185,7 @@
     };
   };
   if (open) factory.prototype.open = { open(...args) {
-    const request = open.apply(this, args);
+    const request = applyTo(open, this, args);
     if (globalThis.document && document.readyState !== "complete") announce(request);
     else until(request, ["success", "error", "blocked"]);
     return request;
@@ -206,7 +207,7 @@
       if (!native) continue;
       wasm[name] = { async [name](source, ...rest) {
         const bytes = await bytesOf(source);
-        return bytes ? whole.call(wasm, bytes, ...rest) : native.call(wasm, source, ...rest);
+        return bytes ? invoke(whole, wasm, bytes, ...rest) : invoke(native, wasm, source, ...rest);
       } }[name];
     }
   }
@@ -217,18 +218,18 @@
     const limits = new WeakMap(); // request -> ms
     const { send } = XMLHttpRequest.prototype;
     defineProperty(XMLHttpRequest.prototype, "timeout", { ...timeout,
-      get() { return limits.get(this) ?? timeout.get.call(this); },
+      get() { return limits.get(this) ?? invoke(timeout.get, this); },
       set(limit) {
         const ms = Math.max(0, Math.trunc(Number(limit)) || 0);
-        timeout.set.call(this, 0);
+        invoke(timeout.set, this, 0);
         limits.set(this, ms);
       },
     });
     XMLHttpRequest.prototype.send = { send(...args) {
-      const result = send.apply(this, args);
+      const result = applyTo(send, this, args);
       const limit = limits.get(this);
       // Begun longer than 1 ms ago, so it ends immediately.
-      if (limit) add(() => { if (this.readyState !== 4) timeout.set.call(this, 1); }, limit);
+      if (limit) add(() => { if (this.readyState !== 4) invoke(timeout.set, this, 1); }, limit);
       return result;
     } }.send;
   }
@@ -238,12 +239,12 @@
   if (request) {
     const watched = (made) => {
       let last = null;
-      listen.call(made, "progress", (event) => {
+      invoke(listen, made, "progress", (event) => {
         if (!event.isTrusted) return;
         last = { lengthComputable: event.lengthComputable, loaded: event.loaded, total: event.total };
         event.stopImmediatePropagation();
       });
-      listen.call(made, "readystatechange", (event) => {
+      invoke(listen, made, "readystatechange", (event) => {
         if (made.readyState === 1) last = null;
         if (made.readyState === 3) event.stopImmediatePropagation();
         if (made.readyState === 4 && last) made.dispatchEvent(new ProgressEvent("progress", last));
@@ -260,9 +261,9 @@
   const { arrayBuffer } = blob?.prototype ?? {}; // delivers at rests
   if (stream) {
     blob.prototype.stream = { stream() {
-      const native = stream.call(this); // throws for other objects
+      const native = invoke(stream, this); // throws for other objects
       native.cancel();
-      return pieces(() => arrayBuffer.call(this));
+      return pieces(() => invoke(arrayBuffer, this));
     } }.stream;
   }
   const ofBlobs = new WeakSet(); // responses
@@ -278,17 +279,17 @@
     const { text, json } = response.prototype;
     const { parse } = JSON;
     const { then } = NativePromise.prototype;
-    if (json) response.prototype.json = { json() { return then.call(text.call(this), (read) => parse(read)); } }.json;
+    if (json) response.prototype.json = { json() { return invoke(then, invoke(text, this), (read) => parse(read)); } }.json;
     for (const name of ["arrayBuffer", "blob", "bytes", "formData", "json", "text"]) {
       const native = response.prototype[name];
       if (!native) continue;
       response.prototype[name] = { [name]() {
-        const result = native.call(this);
+        const result = invoke(native, this);
         return ofBlobs.has(this) ? later(result) : result;
       } }[name];
     }
     replace(globalThis, "fetch", (natively) => (...args) => {
-      const result = natively.apply(globalThis, args);
+      const result = applyTo(natively, globalThis, args);
       if (!/^(blob|data):/i.test(args[0]?.url ?? args[0])) return result;
       return later(result.then((got) => { ofBlobs.add(got); return got; }));
     });
@@ -314,7 +315,7 @@
     const bodies = new WeakMap();
     const whole = (native) => new Response(native).arrayBuffer();
     defineProperty(Response.prototype, "body", { ...body, get() {
-      const native = body.get.call(this);
+      const native = invoke(body.get, this);
       if (!native || !this.url || this.bodyUsed || native.locked) return bodies.get(this) ?? native;
       if (!bodies.has(this)) bodies.set(this, pieces(() => whole(native), (reason) => native.cancel(reason)));
       return bodies.get(this);
@@ -325,7 +326,7 @@
   if (addModule) {
     Worklet.prototype.addModule = { addModule(...args) {
       flag("a worklet has its own randomness");
-      return addModule.apply(this, args);
+      return applyTo(addModule, this, args);
     } }.addModule;
   }
   for (const name of ["RTCPeerConnection", "MediaRecorder", "WebTransport"]) {
@@ -351,7 +352,7 @@
       const { copy, given } = structuredClone({ copy: message, given: [...transfer] }, { transfer: [...transfer] });
       push(() => {
         try {
-          native.call(this === undefined ? globalThis : this, copy, given);
+          invoke(native, this === undefined ? globalThis : this, copy, given);
           after(this);
         } catch { /* closed meanwhile */ }
       });
@@ -362,17 +363,17 @@
     // BroadcastChannel delivers in order: when our own message returns, earlier ones have been sent to all.
     const native = channel.prototype.postMessage;
     sends(channel.prototype, function (copy) {
-      native.call(this, copy);
+      invoke(native, this, copy);
       const name = `${pin.control}/${Math.trunc(performance.now())}/${asked++}`;
       const [there, back] = [new channel(name), new channel(name)];
-      const ends = new NativePromise((resolve) => listen.call(back, "message", () => resolve()));
+      const ends = new NativePromise((resolve) => invoke(listen, back, "message", () => resolve()));
       busy.add(ends);
       ends.then(() => {
         busy.delete(ends);
         there.close();
         back.close();
       });
-      native.call(there, 0);
+      invoke(native, there, 0);
     });
   }
   let asked = 0;
@@ -389,7 +390,7 @@
       const { message, filename, lineno, colno } = event;
       const parsed = event instanceof ErrorEvent;
       const copies = () => parsed ? new ErrorEvent("error", { message, filename, lineno, colno, cancelable: true }) : new Event("error");
-      if (dispatch.call(worker, copies()) && parsed) dispatch.call(globalThis, copies()); // HTML §10.2.5
+      if (invoke(dispatch, worker, copies()) && parsed) invoke(dispatch, globalThis, copies()); // HTML §10.2.5
     });
   };
   let made = 0; // workers, without those that have failed
@@ -400,7 +401,7 @@
     if (!native) return;
     globalThis[name] = new Proxy(native, { construct(target, args, newTarget) {
       const made = Reflect.construct(target, args, newTarget);
-      listen.call(made, "error", (event) => {
+      invoke(listen, made, "error", (event) => {
         if (event.isTrusted && starting.has(made)) failed(made, event);
         begun(made);
       }, true);
@@ -412,7 +413,7 @@
   creates("Worker", (worker) => {
     starting.add(worker);
     made += 1;
-    listen.call(worker, "message", (event) => {
+    invoke(listen, worker, "message", (event) => {
       if (event.data !== pin.control) return;
       event.stopImmediatePropagation();
       begun(worker);
@@ -421,7 +422,7 @@
   const { terminate } = globalThis.Worker?.prototype ?? {};
   if (terminate) Worker.prototype.terminate = { terminate() {
     begun(this);
-    return terminate.call(this);
+    return invoke(terminate, this);
   } }.terminate;
 
   // Messages to another process arrive at any time. A second message follows each one, and the receiver acknowledges it
@@ -439,38 +440,38 @@
     const { get, set } = getOwnPropertyDescriptor(MessagePort.prototype, "onmessage");
     defineProperty(port, "onmessage", { configurable: true, enumerable: true, get, set(handler) {
       ports.set(port, true);
-      set.call(port, handler);
+      invoke(set, port, handler);
     } });
     const { start } = port;
     defineProperty(port, "start", { configurable: true, writable: true, value: { start() {
       ports.set(port, true);
-      return start.call(port);
+      return invoke(start, port);
     } }.start });
-    listen.call(port, "close", () => {
+    invoke(listen, port, "close", () => {
       ports.delete(port);
       for (const [message, by] of unread) if (by === port) unread.delete(message);
     });
     acks ??= internal("acks");
     if (acks) {
       acks.onmessage = ({ data }) => { if (unread.delete(data)) hooks.started?.(); };
-      listen.call(port, "message", (event) => {
+      invoke(listen, port, "message", (event) => {
         if (typeof event.data !== "string" || !event.data.startsWith(mark)) return;
         event.stopImmediatePropagation();
-        tell.call(acks, event.data);
+        invoke(tell, acks, event.data);
       }, true);
     }
     return () => {
       if (!acks) return;
       const message = `${realm}/${++sent}`;
       unread.set(message, port);
-      post.call(port, message);
+      invoke(post, port, message);
     };
   };
   const { get: portOf } = getOwnPropertyDescriptor(globalThis.SharedWorker?.prototype ?? {}, "port") ?? {};
   let connections = null;
   creates("SharedWorker", (worker, [url]) => {
     if (globalThis.top !== globalThis) flag("a shared worker has several documents, which race to it");
-    const port = portOf.call(worker);
+    const port = invoke(portOf, worker);
     sends(port, post, link(port));
     connections ??= internal("connections");
     if (!connections || /^data:/i.test(url)) return;
@@ -482,14 +483,14 @@
   });
   const connected = () => {
     connections ??= internal("connections");
-    if (connections) tell.call(connections, 0);
+    if (connections) invoke(tell, connections, 0);
   };
   const audio = globalThis.AudioContext;
   if (audio) {
     globalThis.AudioContext = new Proxy(audio, {
       construct(target, args, newTarget) {
         const context = Reflect.construct(target, args, newTarget);
-        listen.call(context, "statechange", () => {
+        invoke(listen, context, "statechange", () => {
           if (context.state === "running") flag("an AudioContext runs on the real clock");
         });
         return context;

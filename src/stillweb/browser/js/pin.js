@@ -4,6 +4,10 @@
 (pin) => {
   "use strict";
   const { defineProperty } = Object;
+  // The page may replace `call` and `apply` of all functions.
+  const { apply: applyTo } = Reflect;
+  const invoke = (called, self, ...args) => applyTo(called, self, args);
+  Object.assign(pin, { invoke, applyTo });
 
   // The indices of this frame and its ancestors among their siblings, which distinguish equal frames. Comparing
   // WindowProxy objects and reading `length` is allowed across origins (HTML §7.2.3.2).
@@ -80,7 +84,7 @@
     };
     const methods = {
       getRandomValues(array) {
-        native.call(this, array); // throws for objects other than integer arrays and for long ones
+        invoke(native, this, array); // throws for objects other than integer arrays and for long ones
         fill(new Uint8Array(array.buffer, array.byteOffset, array.byteLength));
         return array;
       },
@@ -126,7 +130,7 @@
       const known = { ...hints, uaFullVersion };
       const methods = {
         async getHighEntropyValues(names) {
-          await natively.call(this, []); // throws for other objects
+          await invoke(natively, this, []); // throws for other objects
           const wanted = [...names].filter((name) => name in known).sort();
           return structuredClone({ brands, mobile, platform, ...Object.fromEntries(wanted.map((name) => [name, known[name]])) });
         },

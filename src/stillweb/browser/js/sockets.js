@@ -3,6 +3,7 @@
 // Runs after hold.js; called with `pin` = {time, hold}.
 (pin) => {
   "use strict";
+  const { invoke } = pin;
   const { defineProperty, getOwnPropertyDescriptor } = Object;
   const { apply } = Reflect;
   const { hooks } = pin.time;
@@ -22,7 +23,7 @@
         const event = copyOf(connection, native);
         if (state !== null) connection.state = state;
         if (event.type === "close") open.delete(connection);
-        dispatch.call(connection.target, event);
+        invoke(dispatch, connection.target, event);
         connection.after?.();
         for (let turn = 0; turn < TURNS; turn++) await undefined;
         given += 1;
@@ -45,7 +46,7 @@
   };
   const take = (connection, type, stateAfter) => {
     connection.types.add(type);
-    listen.call(connection.target, type, (event) => {
+    invoke(listen, connection.target, type, (event) => {
       if (!event.isTrusted) return;
       event.stopImmediatePropagation();
       connection.events.push([stateAfter(event), event]);
@@ -56,7 +57,7 @@
     const old = getOwnPropertyDescriptor(prototype, name);
     defineProperty(prototype, name, { ...old,
       get() {
-        const native = old.get.call(this);
+        const native = invoke(old.get, this);
         const connection = known.get(this);
         return connection ? value(connection, native) : native;
       },
@@ -79,7 +80,7 @@
     const { prototype } = socket;
     const binary = getOwnPropertyDescriptor(prototype, "binaryType");
     replaceWith("WebSocket", socket, (connection) => {
-      binary.set.call(connection.target, "arraybuffer"); // the page may choose when it hears that it is open
+      invoke(binary.set, connection.target, "arraybuffer"); // the page may choose when it hears that it is open
       take(connection, "open", () => 1);
       take(connection, "message", () => null);
       take(connection, "error", () => null);
@@ -90,7 +91,7 @@
     for (const name of ["protocol", "extensions"]) shows(prototype, name, ({ state }, native) => state ? native : "");
     shows(prototype, "binaryType", (connection) => connection.binary, (old, object, given) => {
       const connection = known.get(object);
-      if (!connection) old.set.call(object, given);
+      if (!connection) invoke(old.set, object, given);
       else if (given === "blob" || given === "arraybuffer") connection.binary = given;
     });
     const { send, close } = prototype;
@@ -117,16 +118,16 @@
     replaceWith("EventSource", source, (connection) => {
       take(connection, "open", () => 1);
       take(connection, "message", () => null);
-      take(connection, "error", () => stateOf.call(connection.target));
+      take(connection, "error", () => invoke(stateOf, connection.target));
       connection.after = () => {
-        const connects = connection.state === 0 && stateOf.call(connection.target) !== 2;
+        const connects = connection.state === 0 && invoke(stateOf, connection.target) !== 2;
         if (connects) flag("an EventSource connects again by the real clock");
       };
     });
     shows(prototype, "readyState", ({ state }) => state);
     const { close } = prototype;
     prototype.close = { close() {
-      close.call(this);
+      invoke(close, this);
       const connection = known.get(this);
       if (!connection) return;
       connection.state = 2;

@@ -4,6 +4,7 @@
 // docs/decisions/0008-clock-level.md.
 (pin) => {
   "use strict";
+  const { invoke, applyTo } = pin;
   const FRAME = 16; // ms between animation frames
   const NESTED = 4; // HTML §8.6: timers nested deeper than five wait at least this long
   const TURNS = 32; // microtask turns between two callbacks, in place of a full checkpoint
@@ -128,11 +129,11 @@
 
   const format = Intl.DateTimeFormat.prototype;
   getter(format, "format", (old) => function () {
-    const native = old.call(this);
+    const native = invoke(old, this);
     return (date) => native(date === undefined ? read() : date);
   });
   const { formatToParts } = format;
-  format.formatToParts = { formatToParts(date) { return formatToParts.call(this, date === undefined ? read() : date); } }.formatToParts;
+  format.formatToParts = { formatToParts(date) { return invoke(formatToParts, this, date === undefined ? read() : date); } }.formatToParts;
 
   if (globalThis.Temporal) {
     const { Now, Instant } = Temporal;
@@ -150,15 +151,15 @@
   getter(Performance.prototype, "timeOrigin", () => () => origin);
   const { mark } = Performance.prototype;
   Performance.prototype.mark = { mark(name, options) {
-    return mark.call(this, name, { startTime: since(), ...options });
+    return invoke(mark, this, name, { startTime: since(), ...options });
   } }.mark;
   const { measure } = Performance.prototype;
   Performance.prototype.measure = { measure(name, start, end) {
     if (start && typeof start === "object") {
       const open = start.end === undefined && start.duration === undefined;
-      return measure.call(this, name, open ? { ...start, end: since() } : start);
+      return invoke(measure, this, name, open ? { ...start, end: since() } : start);
     }
-    return measure.call(this, name, { start: start ?? 0, end: end ?? since() });
+    return invoke(measure, this, name, { start: start ?? 0, end: end ?? since() });
   } }.measure;
   // Durations of the real network and processor.
   const timed = Object.getOwnPropertyNames(globalThis).map((name) => /^(Performance|Largest|Layout|Interaction|Task|Visibility)/.test(name) && globalThis[name])
@@ -166,25 +167,25 @@
   for (const owner of timed) {
     const natives = Object.getOwnPropertyDescriptors(owner.prototype);
     for (const [name, old] of Object.entries(natives)) {
-      if (old.get && name === "navigationId") getter(owner.prototype, name, (native) => function () { native.call(this); return 1; });
+      if (old.get && name === "navigationId") getter(owner.prototype, name, (native) => function () { invoke(native, this); return 1; });
       if (!old.get || !/(Time|Start|End|Interactive|Complete|Loading|duration)$/.test(name)) continue;
       const epoch = owner === globalThis.PerformanceTiming; // its members are times since 1970
       getter(owner.prototype, name, (native) => function () {
-        const value = native.call(this);
+        const value = invoke(native, this);
         if (this instanceof PerformanceMark || this instanceof PerformanceMeasure) return value;
         return typeof value !== "number" || value === 0 ? value : epoch ? origin : 0;
       });
     }
     if (!natives.toJSON) continue;
     owner.prototype.toJSON = { toJSON() {
-      const natively = natives.toJSON.value.call(this);
+      const natively = invoke(natives.toJSON.value, this);
       for (const name of Object.keys(natively)) if (name in this && typeof natively[name] === "number") natively[name] = this[name];
       return natively;
     } }.toJSON;
   }
   const whole = Performance.prototype.toJSON;
   Performance.prototype.toJSON = { toJSON() {
-    const natively = whole.call(this);
+    const natively = invoke(whole, this);
     natively.timeOrigin = origin;
     if (natively.timing) natively.timing = this.timing.toJSON();
     return natively;
@@ -197,7 +198,7 @@
     for (const name of ["getEntries", "getEntriesByType", "getEntriesByName"]) {
       const native = Performance.prototype[name];
       Performance.prototype[name] = { [name](...args) {
-        return native.apply(this, args).filter(({ entryType }) => !SLOW.includes(entryType));
+        return applyTo(native, this, args).filter(({ entryType }) => !SLOW.includes(entryType));
       } }[name];
     }
   }
@@ -207,20 +208,20 @@
       if (SLOW.includes(options?.type)) return undefined;
       const types = options?.entryTypes && [...options.entryTypes].filter((type) => !SLOW.includes(type));
       if (types && !types.length && options.entryTypes.length) return undefined;
-      return observe.call(this, types ? { ...options, entryTypes: types } : options);
+      return invoke(observe, this, types ? { ...options, entryTypes: types } : options);
     } }.observe;
   }
   const stamps = new WeakMap();
   getter(Event.prototype, "timeStamp", (native) => function () {
     if (!stamps.has(this)) {
-      native.call(this); // throws for other objects
+      invoke(native, this); // throws for other objects
       stamps.set(this, now - origin);
     }
     return stamps.get(this);
   });
   // ---- timers ---------------------------------------------------------------------------------
   const globalEval = eval;
-  const callable = (code, args) => typeof code === "function" ? () => code.apply(globalThis, args) : () => globalEval(String(code));
+  const callable = (code, args) => typeof code === "function" ? () => applyTo(code, globalThis, args) : () => globalEval(String(code));
   replace(globalThis, "setTimeout", () => (code, wait, ...args) => add(callable(code, args), wait));
   replace(globalThis, "setInterval", () => (code, wait, ...args) => add(callable(code, args), wait, true));
   const clear = (id) => { due.delete(Number(id)); };
@@ -276,9 +277,9 @@
   if (globalThis.Scheduler) {
     const { postTask } = Scheduler.prototype;
     Scheduler.prototype.postTask = { postTask(callback, { delay = 0, ...options } = {}) {
-      if (!delay) return postTask.call(this, callback, options);
+      if (!delay) return invoke(postTask, this, callback, options);
       return new Promise((resolve, reject) => {
-        add(() => postTask.call(this, callback, options).then(resolve, reject), delay);
+        add(() => invoke(postTask, this, callback, options).then(resolve, reject), delay);
       });
     } }.postTask;
   }

@@ -3,6 +3,7 @@
 // time}. The control function is a property that cannot be enumerated.
 (pin) => {
   "use strict";
+  const { invoke } = pin;
   const { defineProperty } = Object;
   const { hold } = pin;
   let heard = 0;
@@ -21,7 +22,7 @@
   if (close) {
     defineProperty(globalThis, "close", { configurable: true, writable: true, value: { close() {
       for (const each of hold.queue.splice(0)) if (!each.ended) each.deliver(); // sent messages must arrive
-      return close.call(globalThis);
+      return invoke(close, globalThis);
     } }.close });
   }
   globalThis.addEventListener("message", () => { heard += 1; });
