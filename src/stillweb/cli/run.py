@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from stillweb.cli.replay.started import seal_shown
 from stillweb.errors import CollectionNotFound
 from stillweb.model import Tier
 from stillweb.replay import ReplayOptions
+from stillweb.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from stillweb.certs import CertAuthority
@@ -146,9 +146,9 @@ async def _run(
 ) -> int:
     from stillweb.replay import serve
 
-    with tempfile.TemporaryDirectory(prefix="stillweb-run-") as folder:
+    with scratch_folder() as folder:
         async with serve(collections, ca, options) as server:
-            variables = client_environment(server.url, ca, Path(folder), direct=direct, inherited=os.environ)
+            variables = client_environment(server.url, ca, folder, direct=direct, inherited=os.environ)
             status = await _child(command, {**os.environ, **variables})
         _report(server.totals)
     return status

@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -41,6 +39,7 @@ from stillweb.env.tasks.scoring import read_script
 from stillweb.errors import InfraError, UsageError
 from stillweb.polling import poll
 from stillweb.replay import OpenSession, ReplayClient
+from stillweb.scratch import scratch_folder
 from stillweb.trainers.episodes.scoring import check_page_suffices, looks, reading, requests_of, score
 
 _START_SECONDS = 30.0
@@ -163,15 +162,14 @@ async def cdp_browser(
         info = await client.info()
         session = await client.open_session(collection_of(collection, task, list(info.collections)))
         profile = profile_of(None, info.manifests.get(session.collection, {}), task)
-        folder = Path(tempfile.mkdtemp(prefix="stillweb-cdp-"))
         try:
-            flags = _flags(profile, session.proxy, info.spki, executable)
-            flags += [f"--user-data-dir={folder}", f"--remote-debugging-port={port}"]
-            flags += ["--headless"] if headless else []
-            async with _started(browser_build(executable).path, flags, folder) as (url, pid):
-                yield CdpBrowser(url, session, task, pid, client)
+            with scratch_folder() as folder:
+                flags = _flags(profile, session.proxy, info.spki, executable)
+                flags += [f"--user-data-dir={folder}", f"--remote-debugging-port={port}"]
+                flags += ["--headless"] if headless else []
+                async with _started(browser_build(executable).path, flags, folder) as (url, pid):
+                    yield CdpBrowser(url, session, task, pid, client)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
             await client.close_session(session.id)
 
 

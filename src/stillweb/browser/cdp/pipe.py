@@ -12,7 +12,6 @@ import json
 import os
 import socket
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ import orjson
 
 from stillweb.errors import InfraError
 from stillweb.garbage import uncollected
+from stillweb.scratch import scratch_folder
 
 _LAUNCHER = Path(__file__).with_name("launcher")
 _END = b"\0"  # of a message
@@ -92,10 +92,10 @@ class BrowserPipe:
             InfraError: if no browser with a pipe started in the block.
         """
         with (
-            tempfile.TemporaryDirectory(prefix="stillweb-") as folder,
+            scratch_folder() as folder,
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
         ):
-            address = str(Path(folder, "pipe"))
+            address = str(folder / "pipe")
             try:
                 listener.bind(address)
             except OSError as error:  # mostly a path of more than 107 bytes (unix(7))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -19,6 +18,7 @@ from stillweb.cli.record.shared import LISTENING, Addition, addition_options, is
 from stillweb.record.amend.amend import AmendOptions, AmendReport, FetchOutcome
 from stillweb.record.amend.amend import amend as amend_collection
 from stillweb.record.amend.input import read_wanted
+from stillweb.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,8 +96,8 @@ def _as_file(source: str) -> Iterator[Path]:
             raise click.UsageError(f"--misses {source}: no such file")
         yield path
         return
-    with tempfile.TemporaryDirectory(prefix="stillweb-") as folder:
-        path = Path(folder) / "stdin"
+    with scratch_folder() as folder:
+        path = folder / "stdin"
         with path.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
         yield path

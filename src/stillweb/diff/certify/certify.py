@@ -19,7 +19,6 @@ import hashlib
 import os
 import statistics
 import sys
-import tempfile
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -51,6 +50,7 @@ from stillweb.errors import CollectionNotFound, StillwebError, TaskError, UsageE
 from stillweb.matching.resolver import UnrecordedAnswers
 from stillweb.options import Option, format_counts, parse_counts
 from stillweb.replay import ReplayClient
+from stillweb.scratch import scratch_folder
 
 ATTEMPTS = 3
 _STEPS = TypeAdapter(tuple[SeenStep, ...])
@@ -348,9 +348,7 @@ async def certify(
             f"the server does not serve {collection!r}", hint=f"stillweb replay {collection}"
         )
     async with AsyncExitStack() as stack:
-        folder = options.folder or Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="stillweb-certify-"))
-        )
+        folder = options.folder or stack.enter_context(scratch_folder())
         if browser is None:
             exact = level is Level.EXACT
             browser = await stack.enter_async_context(

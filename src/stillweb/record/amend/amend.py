@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from io import StringIO
@@ -65,6 +64,7 @@ from stillweb.record.options import RecordOptions, ScopeKind
 from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.running import RecordingProxy
 from stillweb.record.recording import begin, pinning_of
+from stillweb.scratch import scratch_folder
 from stillweb.urls import to_timestamp, wire_url
 
 __all__ = [
@@ -363,10 +363,10 @@ class _MissFetcher:
         """Visit a recorded page for its WebSockets and event streams; return why it could not be loaded."""
         if page in self.pages:
             return self.pages[page]
-        with tempfile.TemporaryDirectory(prefix="stillweb-") as scratch:
+        with scratch_folder() as scratch:
             setting = replace(self.setting, baseline=False)
             visit = Visit(0, page, 0, seed=False)
-            visited = await visit_page(self.browser, setting, visit, Path(scratch))
+            visited = await visit_page(self.browser, setting, visit, scratch)
         # They are written when the context has closed them.
         await poll(lambda: not (self.recording.sockets or self.recording.streams), timeout=_CLOSE_SECONDS)
         self.pages[page] = visited.error

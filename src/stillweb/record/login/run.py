@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -42,6 +41,7 @@ from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.running import RecordingProxy
 from stillweb.record.redaction.redactor import Secrets
+from stillweb.scratch import scratch_folder
 
 __all__ = [
     "ContextSettings",
@@ -440,8 +440,8 @@ def _first_line(error: Exception) -> str:
 @asynccontextmanager
 async def discarding_proxy(ca: CertAuthority, options: RecordOptions) -> AsyncIterator[RecordingProxy]:
     """Run a recording proxy whose exchanges are deleted afterwards."""
-    with tempfile.TemporaryDirectory(prefix="stillweb-") as scratch:
-        scratch_collection = Collection.create(Path(scratch), "login")
+    with scratch_folder() as scratch:
+        scratch_collection = Collection.create(scratch, "login")
         with CollectionWriter(scratch_collection) as writer:
             async with recording_proxy(writer, ca, replace(options, port=0)) as proxy:
                 yield proxy

@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import re
 import ssl
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -29,6 +28,7 @@ from stillweb.record.proxy.control import RecorderControl
 from stillweb.record.proxy.recorder import Recorder
 from stillweb.record.proxy.running import RecordingProxy
 from stillweb.record.proxy.sessions import RecordingSessions, end_connections
+from stillweb.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from stillweb.certs import CertAuthority
@@ -139,8 +139,8 @@ async def recording_proxy(
     _require_mitmproxy()
     recording = RecordingProxy()
     with ExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="stillweb-"))
-        trusted = _trusted_bundle(Path(scratch), options.upstream_ca)
+        scratch = stack.enter_context(scratch_folder())
+        trusted = _trusted_bundle(scratch, options.upstream_ca)
         stack.enter_context(http1_extensions())
         proxyserver = _proxyserver()
         control = RecorderControl(recording, RecordingSessions(recording, proxyserver), writer.collection, ca)

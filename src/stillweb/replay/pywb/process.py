@@ -12,10 +12,9 @@ import os
 import shutil
 import signal
 import socket
-import tempfile
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ import yaml
 from stillweb.certs import CertAuthority
 from stillweb.errors import CertError, PortInUse, ProgramNotFound, ReplayError
 from stillweb.polling import poll
+from stillweb.scratch import scratch_folder
 
 PYWB_VARIABLE = "STILLWEB_PYWB"
 PYWB_LOCK = Path(__file__).with_name("pywb.lock")
@@ -171,7 +171,7 @@ class PywbProcess:
         port: of its proxy.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, folder: tempfile.TemporaryDirectory[str]) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, folder: ExitStack) -> None:
         self.port = 0
         self._process = process
         self._folder = folder
@@ -204,26 +204,22 @@ class PywbProcess:
         """
         host, port = address
         port = _free_port(host, port)
-        # Not a `with` block: the folder lives as long as the process.
-        folder = tempfile.TemporaryDirectory(prefix="stillweb-pywb-", ignore_cleanup_errors=True)
-        try:
-            config = write_setup(Path(folder.name), setup, ca)
-            process = await asyncio.create_subprocess_exec(
-                *(str(program), "-p", str(port), "-b", host),
-                cwd=folder.name,
-                env=environment(Path(folder.name), config, ca, os.environ),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,  # a process group that can be killed as a whole
-            )
-        except OSError as error:
-            folder.cleanup()
-            raise ReplayError(f"{program}: {error.strerror}", hint="stillweb setup pywb") from error
-        except BaseException:
-            folder.cleanup()
-            raise
-        running = cls(process, folder)
+        with ExitStack() as stack:
+            folder = stack.enter_context(scratch_folder())
+            try:
+                config = write_setup(folder, setup, ca)
+                process = await asyncio.create_subprocess_exec(
+                    *(str(program), "-p", str(port), "-b", host),
+                    cwd=folder,
+                    env=environment(folder, config, ca, os.environ),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.STDOUT,
+                    start_new_session=True,  # a process group that can be killed as a whole
+                )
+            except OSError as error:
+                raise ReplayError(f"{program}: {error.strerror}", hint="stillweb setup pywb") from error
+            running = cls(process, stack.pop_all())  # the folder lives as long as the process
         running.port = port
         try:
             await running._ready(host, timeout)
@@ -260,7 +256,7 @@ class PywbProcess:
             self._signal(signal.SIGKILL)  # the rest of the group
             await self._process.wait()
             await self._reading
-            self._folder.cleanup()
+            self._folder.close()
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):

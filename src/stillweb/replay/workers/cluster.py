@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from stillweb.certs import CertAuthority
@@ -57,6 +55,7 @@ from stillweb.replay.server.server import ReplayOptions
 from stillweb.replay.workers.lobby import CONTROL, ConnectionRouter, adopt
 from stillweb.replay.workers.supervisor import Worker
 from stillweb.replay.workers.worker import ReplayWorkerConfig
+from stillweb.scratch import scratch_folder
 
 logger = logging.getLogger(__name__)
 
@@ -432,8 +431,8 @@ async def serve_cluster(
     """
     if not collections:
         raise UsageError("nothing to replay", hint="stillweb replay NAME")
-    with tempfile.TemporaryDirectory(prefix="stillweb-") as folder:
-        private = replace(options, session_ports=None, private=Path(folder) / "worker")
+    with scratch_folder() as folder:
+        private = replace(options, session_ports=None, private=folder / "worker")
         names = [(collection.root.absolute(), collection.name) for collection in collections]
         configs = [ReplayWorkerConfig(number, names, ca.folder, private, log) for number in range(workers)]
         cluster = ReplayCluster(configs, options)

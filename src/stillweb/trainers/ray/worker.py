@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from stillweb import clock
@@ -27,6 +26,7 @@ from stillweb.env import Env, Observation, Planned, Rollout, Task, VectorEnv, Ve
 from stillweb.env.vector.pool import BrowserLease
 from stillweb.env.vector.rollout import Agent, play_one
 from stillweb.replay import ReplayOptions, serve
+from stillweb.scratch import scratch_folder
 from stillweb.trainers.agents import load_agent
 
 OBJECTS = "objects"
@@ -98,7 +98,7 @@ class EnvWorker:
         import ray
 
         config = self._config
-        self._work = Path(self._open.enter_context(TemporaryDirectory(prefix="stillweb-ray-")))
+        self._work = self._open.enter_context(scratch_folder())
         proxy = config.proxy or await self._open.enter_async_context(self._replay())
         env = config.vector.env
         if config.keep:
