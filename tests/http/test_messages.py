@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from stillweb.http.codec import decode
 from stillweb.http.messages import (
     dechunk,
+    is_whole,
     parse_request,
     parse_response,
     request_block,
@@ -51,6 +52,13 @@ def test_what_is_not_chunked_stays(body):
 @pytest.mark.parametrize("end", [b"", b"\r\n", b"X-Sum: 1\r\n\r\n", b"X-Sum: 1\r\nX: \r\n\r\n"])
 def test_trailers_are_none_of_the_body(end):
     assert dechunk(b"2\r\nhi\r\n0\r\n" + end) == b"hi"
+
+
+@pytest.mark.parametrize("length", ["¹", "1" * 5000, "-1", ""])
+def test_a_length_that_is_no_number_is_not_whole(length):
+    assert not is_whole(
+        f"HTTP/1.0 200 OK\r\nContent-Length: {length}\r\n\r\n<p>".encode("latin-1", "replace")
+    )
 
 
 def test_a_last_chunk_that_breaks_off_gives_what_there_is():

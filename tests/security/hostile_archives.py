@@ -520,6 +520,9 @@ def _zip_attacks() -> Iterator[HostileArchive]:
         link.external_attr = 0o120777 << 16
         archive.writestr(link, "/etc/passwd")
     yield imported("zip-link", "a.wacz", twice.getvalue())
+    yield imported(
+        "zip-name-utf8", "a.wacz", zipped(members | {"\u00e9": b"x"}).replace(b"\xc3\xa9", b"\xeb\xa9")
+    )
 
 
 def _har_attacks() -> Iterator[HostileArchive]:
@@ -682,7 +685,7 @@ def _arc_attacks() -> Iterator[HostileArchive]:
         head, one, head + one * 50, head.replace(b" 77", b" -1") + one, head.replace(b" 77", b" 999999999") + one, head + one.replace(b" 22", b" 99999999999999"),
         head + one + b"http://x 123456789012 y " * 40_000, head + one + b"a://" * 250_000, head + one + b"a://x " + b"1" * 1_000_000,
         head + one + b"http://x " + b"123456789012 " * 70_000 + b"\n", head + one + b"\nhttp://x 1.2.3.4 201101010000 t 5" * 20_000,
-        head + one.replace(b"a.example", b"\x1b]0;x\x07\x9b"), head + one.replace(b"1.2.3.4", b"\xff" * 300), one.replace(b"20110101000000", b"9" * 18),
+        head + one.replace(b"a.example", b"\x1b]0;x\x07\x9b"), head + one.replace(b"1.2.3.4", b"\xff" * 300), *(head + one.replace(b" 22", b" 99").replace(b"OK\r\n", b"OK\r\nContent-Length: " + length + b"\r\n") for length in (b"\xb9", b"1" * 5000)), one.replace(b"20110101000000", b"9" * 18),
     )):  # fmt: skip
         yield imported(f"arc-{number}", "a.arc", content)
     for number in range(30):

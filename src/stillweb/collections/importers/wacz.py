@@ -37,7 +37,16 @@ _MEMBER = 32 << 10  # bytes of disk and memory that a member takes, however smal
 _PAGE = 1 << 10  # bytes of memory that a page takes
 # What zipfile lets through of a damaged file: EINVAL for a place before the first byte, RuntimeError for a
 # member that seems encrypted, and the errors of its decoders (bz2's is an OSError without a number).
-_BROKEN = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, lzma.LZMAError, zlib.error)
+# UnicodeDecodeError: a member's name that is marked as UTF-8 and is not.
+_BROKEN = (
+    zipfile.BadZipFile,
+    EOFError,
+    OSError,
+    RuntimeError,
+    UnicodeDecodeError,
+    lzma.LZMAError,
+    zlib.error,
+)
 
 
 def extra_path(name: str) -> str:
