@@ -69,11 +69,11 @@ class _Connection:
     sent: set[int] = field(default_factory=set)
 
 
+@dataclass(slots=True)
 class PolledConnections:
     """The connections of one session, by the `sid` that its handshakes gave."""
 
-    def __init__(self) -> None:
-        self._open: dict[str, _Connection] = {}
+    _open: dict[str, _Connection] = field(default_factory=dict)
 
     def renamed(self, url: str) -> str:
         """Return the URL under the recorded connection that the session's connection continues."""
