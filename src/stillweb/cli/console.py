@@ -85,13 +85,12 @@ class _TaskLines:
     def stop(self) -> None:
         self._stopped.set()
 
-    def print(self, task_id: TaskID, seconds: float) -> None:
+    def print(self, task: Task, seconds: float) -> None:
         """Print a line of a task, if that many seconds have passed since its last one."""
         now = monotonic()
-        if self._bar.console.is_terminal or now - self._last.setdefault(task_id, now) < seconds:
+        if self._bar.console.is_terminal or now - self._last.setdefault(task.id, now) < seconds:
             return
-        self._last[task_id] = now
-        task = next(each for each in self._bar.tasks if each.id == task_id)
+        self._last[task.id] = now
         total = "" if task.total is None else f" of {task.total:.0f}"
         text = f"{task.elapsed or 0:.0f} s: {task.completed:.0f}{total}, {task.description}"
         self._bar.console.print(text, markup=False, soft_wrap=True)
@@ -100,7 +99,7 @@ class _TaskLines:
         while not self._stopped.wait(SILENT_SECONDS / 4):
             for task in self._bar.tasks:
                 if not task.finished:
-                    self.print(task.id, SILENT_SECONDS)
+                    self.print(task, SILENT_SECONDS)
 
 
 def progress(*, rate: str = "") -> Progress:
@@ -144,11 +143,11 @@ def progress(*, rate: str = "") -> Progress:
 
         def update(self, task_id: TaskID, *args: Any, **fields: Any) -> None:
             super().update(task_id, *args, **fields)
-            self._lines.print(task_id, LINE_SECONDS)
+            self._lines.print(self._tasks[task_id], LINE_SECONDS)
 
         def advance(self, task_id: TaskID, advance: float = 1) -> None:
             super().advance(task_id, advance)
-            self._lines.print(task_id, LINE_SECONDS)
+            self._lines.print(self._tasks[task_id], LINE_SECONDS)
 
     columns: list[ProgressColumn] = [
         SpinnerColumn(),

@@ -32,8 +32,7 @@ def is_whole(block: bytes) -> bool:
     match = _STATUS_LINE.match(block)
     headers, body = _split(block, match.end()) if match else ((), b"")
     length = header(headers, "content-length")
-    # isdigit() also accepts strings that int() refuses, such as "²" and thousands of digits.
-    return length.isascii() and length.isdigit() and len(length) < 19 and len(body) >= int(length)
+    return _LENGTH.fullmatch(length) is not None and len(body) >= int(length)
 
 
 def parse_response(block: bytes) -> Response | None:

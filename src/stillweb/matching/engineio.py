@@ -104,17 +104,15 @@ class PolledConnections:
         """
         known = self._open.get(own := sid_of(url), _Connection(own))
         left = [each for each in ordered if each.entry.order not in known.polls]
-        # A noop only ends a poll. A page may change to its WebSocket sooner or later than recorded.
-        noop = next((each for each in ordered if _body(each.entry) == _NOOP), None)
         if not left:
-            return noop or f"the recorded connection has {len(ordered)} answers to polls"
+            return _noop(ordered) or f"the recorded connection has {len(ordered)} answers to polls"
         if _CONTROL.fullmatch(_body(left[0].entry)):
             return left[0]
         before = range(max(0, ordered[0].entry.order - _ROWS), left[0].entry.order)
         unsent = (row for row in before if row not in known.sent and _is_message(entry_of(row), known.sid))
         if len(before) <= 2 * _ROWS and next(unsent, None) is None:
             return left[0]
-        return noop or "recorded after a message that the page has not sent"
+        return _noop(ordered) or "recorded after a message that the page has not sent"
 
     def note(self, request: Request, entry: Entry) -> bool:
         """Note that an entry was served; return True if it is a message of another connection than recorded.
@@ -137,6 +135,11 @@ class PolledConnections:
             known = self._open[own] = _Connection(recorded)
         known.sent.add(entry.order)
         return recorded != own
+
+
+def _noop(polls: Sequence[Candidate]) -> Candidate | None:
+    """Return a poll that only ends: a page may change to its WebSocket sooner or later than recorded."""
+    return next((each for each in polls if _body(each.entry) == _NOOP), None)
 
 
 def _is_message(entry: Entry, sid: str) -> bool:

@@ -68,7 +68,7 @@ class SessionState:
         uses: how often each capture was served, by its position in recorded order, without stable matches.
         guessed: whether a write was accepted whose answer is a guess; what depends on writes is then one too.
         shown: last capture that each read received, by its key, without stable matches.
-        connections: by long polling.
+        connections: of socket.io, by long polling.
     """
 
     epoch: int = 0

@@ -2,9 +2,8 @@
 // reach the page at rests. Runs after hold.js; called with `pin` = {time, hold}.
 (pin) => {
   "use strict";
-  const { invoke } = pin;
+  const { invoke, applyTo: apply } = pin;
   const { defineProperty, getOwnPropertyDescriptor, getPrototypeOf } = Object;
-  const { apply } = Reflect;
   const { hooks } = pin.time;
   const { push, wrap, before, flag } = pin.hold;
   const NativePromise = Promise;

@@ -3,9 +3,8 @@
 // Runs after hold.js; called with `pin` = {time, hold}.
 (pin) => {
   "use strict";
-  const { invoke } = pin;
+  const { invoke, applyTo: apply } = pin;
   const { defineProperty, getOwnPropertyDescriptor } = Object;
-  const { apply } = Reflect;
   const { hooks } = pin.time;
   const { flag } = pin.hold;
   const TURNS = 32; // microtask turns between two events, in place of a full checkpoint

@@ -22,7 +22,7 @@ import httpx
 from pydantic import TypeAdapter
 
 from stillweb.certs import CertAuthority
-from stillweb.clock import monotonic
+from stillweb.clock import Deadline, monotonic
 from stillweb.collections.layout import Collection, locked
 from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
 from stillweb.collections.manifest import write_atomically
@@ -237,8 +237,7 @@ class _Harvest:
         self._forms_left = options.forms
         self._post_forms = PostForms()
         self._tokens = Tokens()
-        self._end = monotonic() + options.seconds if options.seconds else None
-        self._deadline = self._end
+        self._end = self._deadline = Deadline.after(options.seconds or None)
         self.report = HarvestReport()
         self.robots: Robots | None = None
         self._visit: PageFetcher | None = None
@@ -427,12 +426,12 @@ class _Harvest:
 
     def _limit_time(self, share: float) -> None:
         """Set the end of the next phase to a share of the time that is left."""
-        if self._end is not None:
-            self._deadline = monotonic() + share * (self._end - monotonic())
+        left = self._end.left
+        self._deadline = Deadline.after(None if left is None else share * left)
 
     def _is_late(self, after: float = 0.0) -> bool:
         """Return True from some seconds after the end of the time on."""
-        return self._end is not None and monotonic() >= self._end + after
+        return self._end.at is not None and monotonic() >= self._end.at + after
 
     def _is_over(self) -> bool:
         options, report = self._options, self.report
@@ -440,7 +439,7 @@ class _Harvest:
             "--pages": report.pages >= options.pages,
             "--requests": options.requests is not None and report.requests >= options.requests,
             "--size": options.size is not None and report.body_bytes >= options.size,
-            "--time": self._deadline is not None and monotonic() >= self._deadline,
+            "--time": self._deadline.is_over,
         }
         report.ended_by = next((name for name, reached in limits.items() if reached), "")
         return bool(report.ended_by)
