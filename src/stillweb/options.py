@@ -92,6 +92,13 @@ def parse_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def parse_pairs(texts: tuple[str, ...]) -> dict[str, str]:
+    """Return the names and values of texts such as `model=qwen3-4b`."""
+    if not all("=" in each and each.partition("=")[0] for each in texts):
+        raise ValueError("expected KEY=VALUE, such as model=qwen3-4b")
+    return dict(each.partition("=")[::2] for each in texts)
+
+
 def parse_counts(text: str) -> tuple[int, ...]:
     """Return the distinct session counts of a list such as `1,8,32`."""
     try:

@@ -27,6 +27,7 @@ from stillweb.coverage import (
     url_template,
     walk_agent,
 )
+from stillweb.coverage.agents import WalkPolicies
 from stillweb.coverage.causes import Obstacles
 from stillweb.coverage.fill import choose_unused
 from stillweb.coverage.report import CausePicture, write_report
@@ -111,6 +112,10 @@ def test_an_unknown_agent_is_refused_with_the_names_of_the_others():
     with pytest.raises(UsageError, match="no coverage agent") as raised:
         walk_agent("nosuch", URL, 1)
     assert "uniform" in raised.value.hint
+    with pytest.raises(UsageError, match="no coverage agent"):
+        WalkPolicies(("uniform", "nosuch"), {})
+    with pytest.raises(UsageError, match="agent-option"):
+        WalkPolicies(("uniform",), {"model": "m"})
 
 
 @pytest.mark.parametrize(

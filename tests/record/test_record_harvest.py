@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, quote_plus
 
 import pytest
+from endpoint_standin import called, refused, standin
 
 from stillweb import clock
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.misses import Missed, Sighting
 from stillweb.collections.warc.writer import CollectionWriter
-from stillweb.coverage import CoverageOptions, UntilOptions, measure, record_until
+from stillweb.coverage import CoverageOptions, CoverageResult, UntilOptions, measure, record_until
 from stillweb.coverage import fill as filling
 from stillweb.coverage.fill import FillOptions, fill
 from stillweb.env import Env
-from stillweb.errors import CollectionError, RecordError, UpstreamUnreachable
+from stillweb.errors import AgentError, CollectionError, RecordError, UpstreamUnreachable
 from stillweb.model import Exchange, Page, Request, Response, header
 from stillweb.record.amend.amend import AmendOptions
 from stillweb.record.crawl.crawl import crawl
@@ -638,6 +641,39 @@ class TestASite:
         assert not result.complete
         assert len(result.walks) == 1
         assert len(result.walks[0].steps) < 30
+
+    async def test_a_model_at_an_endpoint_measures_too_and_its_failure_is_no_rate(
+        self, tmp_path: Path, ca, site
+    ) -> None:
+        site.page("/", "<title>Shop</title><a href='/gone'>Gone</a><input aria-label=Find>")
+        site.page("/favicon.ico", "", status=404)
+        collection = await crawled(tmp_path, ca, site)
+        await asyncio.to_thread(ensure_sealed, collection)
+
+        def follows(asked: dict[str, Any]) -> Any:
+            shown = str(asked["messages"][-1]["content"])
+            link = re.search(r"\[(\w+)\] link", shown)
+            return called(arguments=json.dumps({"action": "click", "bid": link[1]} if link else {"no": 1}))
+
+        async def measured(server: ReplayClient, url: str) -> CoverageResult:
+            given = {"model": "m", "base_url": url, "retries": "0"}
+            options = CoverageOptions(agents=("openai",), agent_options=given, seeds=2, steps=2, jobs=1)
+            return await measure(server, "site", [HOME], {"site.test"}, options)
+
+        async with (
+            serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
+            ReplayClient(server.url) as client,
+        ):
+            with standin(follows) as model:
+                result = await measured(client, model.url)
+            assert [step.missed for step in result.steps()] == [(f"GET {HOME}gone",), ()] * 2
+            assert [step.action["action"] for step in result.steps()] == ["click", "invalid"] * 2
+            assert len({asked["seed"] for asked in model.asked}) == 2
+            with (
+                standin(refused(400)) as model,
+                pytest.raises(AgentError, match="openai on site took a step"),
+            ):
+                await measured(client, model.url)
 
     async def test_a_walk_records_what_depends_on_the_page_before(self, tmp_path: Path, ca, site) -> None:
         script = "fetch('/bundle?m=' + (localStorage.has ? 'b' : 'a,b')); localStorage.has = 1"

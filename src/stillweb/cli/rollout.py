@@ -30,7 +30,7 @@ from stillweb.diff.certify.rates import rate
 from stillweb.env import Task, load_tasks
 from stillweb.env.vector.rollout import Agent
 from stillweb.errors import UsageError
-from stillweb.options import parse_list
+from stillweb.options import parse_list, parse_pairs
 from stillweb.trainers.agents import load_agent
 from stillweb.trainers.batch.folder import BatchFolder
 from stillweb.trainers.batch.results import Result, summary_of
@@ -170,9 +170,10 @@ def _listed(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]
 
 def agent_options_of(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
     """Return the values of `--agent-option`; a callback of click."""
-    if not all("=" in each and each.partition("=")[0] for each in given):
-        raise click.BadParameter("expected KEY=VALUE, such as model=qwen3-4b")
-    return dict(each.partition("=")[::2] for each in given)
+    try:
+        return parse_pairs(given)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command(cls=Sectioned, sections=SECTIONS)

@@ -6,20 +6,27 @@
 
 Equal seeds choose equally on equal observations (`clock.seeded`), so that a walk can be repeated. From a page
 that the recording does not hold, each agent goes back, and after that to its start page.
+
+Other names are agents of `stillweb rollout`: `openai` (a model at an OpenAI-compatible endpoint) and
+MODULE:NAME. They play a task whose goal is to use the site; the seed of a walk is the number of its episode.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from stillweb import clock
-from stillweb.env import Observation
+from stillweb.env import Observation, Task
 from stillweb.errors import UsageError
 from stillweb.urls import wire_url
 
-__all__ = ["AGENTS", "WalkAgent", "walk_agent"]
+if TYPE_CHECKING:
+    from stillweb.env.vector.rollout import Agent, Policy
+
+__all__ = ["AGENTS", "WalkAgent", "WalkPolicies", "walk_agent"]
 
 Action = Mapping[str, Any]
 
@@ -35,6 +42,10 @@ _NAMES = 0.25  # share of texts that are whole names
 _ENTER = 0.5  # share of filled fields that Enter is pressed in
 _SCROLL, _BACK = 0.05, 0.05  # shares of the uniform agent's steps
 _READS = 6  # links that the reader follows before it returns to its start page
+_GOAL = (
+    "Use this site as a visitor would who has not seen it before: read, follow links, search, sort and "
+    "filter, and fill in forms. Do something else in each step. If a page is empty, go back."
+)
 
 
 class WalkAgent:
@@ -170,11 +181,60 @@ def walk_agent(name: str, start: str, seed: int) -> WalkAgent:
     """Return a new agent for one walk.
 
     Raises:
-        UsageError: if no agent has this name.
+        UsageError: if no agent of `AGENTS` has this name.
     """
     if name not in AGENTS:
-        raise UsageError(f"no coverage agent is called {name!r}", hint=f"one of: {', '.join(AGENTS)}")
+        raise UsageError(
+            f"no coverage agent is called {name!r}", hint=f"one of: {', '.join(AGENTS)}, openai, MODULE:NAME"
+        )
     return AGENTS[name](start, seed)
+
+
+class WalkPolicies:
+    """Policies of walks, by the names of their agents. Closes agents that hold connections.
+
+    Args:
+        names: names of `AGENTS`, `openai`, or MODULE:NAME.
+        options: options of the agents that are not in `AGENTS`.
+
+    Raises:
+        UsageError: if a name or an option is unknown, or an option has no agent that takes it.
+        ExtraNotInstalled: for `openai`, if its package is missing.
+    """
+
+    def __init__(self, names: tuple[str, ...], options: Mapping[str, str]) -> None:
+        self._others: dict[str, Agent] = {}
+        for name in names:
+            if name == "openai" or ":" in name:
+                from stillweb.trainers.agents import load_agent  # trainers are slow to import
+
+                self._others[name] = load_agent(name, options=options)
+            else:
+                walk_agent(name, "", 0)
+        if options and not self._others:
+            raise UsageError("--agent-option is for the agents openai and MODULE:NAME")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for agent in self._others.values():
+            if close := getattr(agent, "aclose", None):
+                await close()
+
+    def policy(self, name: str, start: str, seed: int) -> Policy:
+        """Return the policy of a new walk."""
+        if name not in self._others:
+            return walk_agent(name, start, seed).choose
+        made = self._others[name](Task(f"coverage-{seed}", _GOAL, start))
+
+        async def policy(observation: Observation, info: dict[str, Any]) -> Any:
+            nonlocal made
+            made = await made if inspect.isawaitable(made) else made
+            chosen = made(observation, {**info, "episode_number": seed})
+            return await chosen if inspect.isawaitable(chosen) else chosen
+
+        return policy
 
 
 def _options_of(observation: Observation, owner: Any) -> list[str]:

@@ -167,7 +167,7 @@ def causes_of(result: CoverageResult, avoid: AvoidRules | None = None) -> list[M
         filled: set[str] = set()
         for step in walk.steps:
             if step.action["action"] in _TYPED - {"press"}:
-                texts.add(str(step.action["value"]))
+                texts.add(str(step.action.get("value") or step.action.get("text")))
                 filled.add(step.page)
             keys: dict[tuple[str, str, str], str] = {}
             for missed in step.missed:

@@ -10,18 +10,19 @@ recorded page without elements (a plain error message) is the site's own and no 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 from stillweb.clock import monotonic
 from stillweb.collections.misses import Missed
-from stillweb.coverage.agents import AGENTS, walk_agent
+from stillweb.coverage.agents import AGENTS, WalkPolicies
 from stillweb.diff.certify.rates import FailureRate, rate
-from stillweb.env import EnvOptions, Observation, VectorEnv, VectorOptions
-from stillweb.errors import InfraError, TaskError
+from stillweb.env import Action, EnvOptions, Observation, VectorEnv, VectorOptions, parse
+from stillweb.errors import AgentError, InfraError, TaskError
 from stillweb.matching.resolver import UnrecordedAnswers
-from stillweb.options import Option, parse_list
+from stillweb.options import Option, parse_list, parse_pairs
 from stillweb.replay import ReplayClient
 from stillweb.replay.ledger.file import LedgerLine
 from stillweb.replay.ledger.misses import gather
@@ -44,13 +45,24 @@ class CoverageOptions:
     agents: Annotated[
         tuple[str, ...],
         Option(
-            "Agents that walk on the recording.",
+            "Agents that walk on the recording: uniform, forms, reader, openai (a model at an "
+            "OpenAI-compatible endpoint), or MODULE:NAME of your own.",
             metavar="NAME,...",
             parse=parse_list,
             format=",".join,
             repeat=False,
         ),
     ] = tuple(AGENTS)
+    agent_options: Annotated[
+        Mapping[str, str],
+        Option(
+            "Option of the agents openai and MODULE:NAME, as in stillweb rollout. Repeatable.",
+            "--agent-option",
+            metavar="KEY=VALUE",
+            parse=parse_pairs,
+            repeat=True,
+        ),
+    ] = field(default_factory=dict)
     seeds: Annotated[int, Option("Number of walks of each agent.", min=1)] = 10
     first_seed: Annotated[int, Option("Seed of each agent's first walk.")] = 1
     steps: Annotated[int, Option("Steps of each walk.", min=1)] = 30
@@ -187,10 +199,10 @@ async def measure(
         on_walk: called after each walk with all walks so far; no further walk starts if it returns True.
 
     Raises:
-        UsageError: if no agent has one of the names.
+        UsageError, ExtraNotInstalled: see `WalkPolicies`.
+        AgentError: if no walk of an agent took a step, so that its rate would be that of nothing.
     """
-    for agent in options.agents:
-        walk_agent(agent, "", 0)  # an unknown name is an error before anything starts
+    policies = WalkPolicies(options.agents, options.agent_options)
     planned = [
         WalkRecord(agent, options.first_seed + number, starts[number % len(starts)])
         for number in range(options.seeds)
@@ -199,7 +211,7 @@ async def measure(
     done: list[WalkRecord] = []
     ended = asyncio.Event()
     environment_id = str((await client.info()).collections[collection])
-    walker = _Walker(client, collection, frozenset(hosts), options)
+    walker = _Walker(client, collection, frozenset(hosts), options, policies)
     vector = VectorEnv(
         client.url,
         min(options.jobs, len(planned)) or 1,
@@ -215,7 +227,7 @@ async def measure(
         complete = len(done) == len(planned) and not walker.is_over
         return CoverageResult(collection, environment_id, tuple(by_agent), complete, options.derived)
 
-    async with vector, asyncio.TaskGroup() as group:
+    async with policies, vector, asyncio.TaskGroup() as group:
 
         async def work(session: int) -> None:
             for record in waiting:
@@ -228,6 +240,11 @@ async def measure(
 
         for session in range(len(vector)):
             group.create_task(work(session))
+    for agent in options.agents:
+        walks = [walk for walk in done if walk.agent == agent]
+        errors = sorted({walk.error for walk in walks if walk.error})
+        if errors and not any(walk.steps for walk in walks):
+            raise AgentError(f"no walk of {agent} on {collection} took a step: {'; '.join(errors)}")
     return result()
 
 
@@ -239,12 +256,18 @@ def walk_options(steps: int, *, derived: bool) -> VectorOptions:
 
 class _Walker:
     def __init__(
-        self, client: ReplayClient, collection: str, hosts: frozenset[str], options: CoverageOptions
+        self,
+        client: ReplayClient,
+        collection: str,
+        hosts: frozenset[str],
+        options: CoverageOptions,
+        policies: WalkPolicies,
     ) -> None:
         self._client = client
         self._collection = collection
         self._hosts = hosts
         self._options = options
+        self._policies = policies
         self._end = monotonic() + options.seconds if options.seconds else None
 
     @property
@@ -259,21 +282,24 @@ class _Walker:
             record.error = ""
             try:
                 await self._walk(vector, session, record)
-            except (InfraError, TaskError) as error:
+            except (InfraError, TaskError, AgentError) as error:
                 record.error = str(error)
                 if attempt + 1 < _ATTEMPTS and isinstance(error, InfraError):
                     continue
             return
 
     async def _walk(self, vector: VectorEnv, session: int, record: WalkRecord) -> None:
-        agent = walk_agent(record.agent, record.start, record.seed)
+        policy = self._policies.policy(record.agent, record.start, record.seed)
         observation, info = await vector.reset(session, url=record.start)
         for number in range(1, self._options.steps + 1):
             if self.is_over:
                 break
-            action = dict(agent.choose(observation, info))
+            chosen = policy(observation, info)
+            chosen = await chosen if inspect.isawaitable(chosen) else chosen
             before = observation
-            observation, _, terminated, truncated, info = await vector.step(session, action)
+            observation, _, terminated, truncated, info = await vector.step(session, chosen)
+            parsed = parse(chosen)
+            action = parsed.to_dict() if isinstance(parsed, Action) else {"action": "invalid"}
             record.steps.append(self._record(number, before, action, observation, info["traffic"]))
             if terminated or truncated:
                 break

@@ -25,12 +25,13 @@ from stillweb.replay import ReplayClient
 from stillweb.replay.pywb.backend import serve_by
 
 _EVERY = 25  # progress events for each line where stderr is a file
+_MEASURED = ("agents", "agent_option", "seeds", "first_seed", "steps")
 _SET_BY_THE_LOOP = ("pages", "requests", "size", "forms", "words", "jobs", "explore", "amend")
 
 
 @click.command("until")
 @options_from(UntilOptions(), without=("measure", "harvest", "explore", "amend"))
-@options_from(UntilOptions().measure, "measure", only=("agents", "seeds", "first_seed", "steps"))
+@options_from(UntilOptions().measure, "measure", only=_MEASURED)
 @options_from(HarvestOptions(), "harvest", without=(*LISTENING, "time", *_SET_BY_THE_LOOP))
 @reach_options
 @click.option("--report", "folder", type=FOLDER, help="Write an HTML report into this folder.")
