@@ -92,7 +92,8 @@ class _TaskLines:
             return
         self._last[task.id] = now
         total = "" if task.total is None else f" of {task.total:.0f}"
-        text = f"{task.elapsed or 0:.0f} s: {task.completed:.0f}{total}, {task.description}"
+        count = f"{task.completed:.0f}{total}, " if total or task.completed else ""
+        text = f"{task.elapsed or 0:.0f} s: {count}{task.description}"
         self._bar.console.print(text, markup=False, soft_wrap=True)
 
     def _print_silent(self) -> None:

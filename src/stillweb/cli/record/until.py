@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from stillweb.record.options import CrawlOptions
 from stillweb.replay import ReplayClient
 from stillweb.replay.pywb.backend import serve_by
 
-_EVERY = 25  # progress events for each line where stderr is a file
 _MEASURED = ("agents", "agent_option", "seeds", "first_seed", "steps")
 _SET_BY_THE_LOOP = ("pages", "requests", "size", "forms", "words", "jobs", "explore", "amend")
 
@@ -81,13 +79,10 @@ def _run(addition: Addition, scope: Scope, options: UntilOptions) -> UntilReport
     starts = start_urls(collection)
     with progress() as bar:
         task = bar.add_task("measure", total=None)
-        events = 0
 
         def show(text: str) -> None:
-            nonlocal events
-            events += 1
             bar.update(task, description=text)
-            if text.startswith("round ") or (not sys.stderr.isatty() and events % _EVERY == 0):
+            if text.startswith("round "):
                 bar.console.print(text, markup=False)
 
         return until_signal(record_until(collection, ca, scope, starts, options, show))
