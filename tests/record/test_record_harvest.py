@@ -25,10 +25,12 @@ from stillweb.coverage import fill as filling
 from stillweb.coverage.fill import FillOptions, fill
 from stillweb.env import Env
 from stillweb.errors import AgentError, CollectionError, RecordError, UpstreamUnreachable
+from stillweb.matching.keys import MultipartBody, read_body
 from stillweb.model import Exchange, Page, Request, Response, header
 from stillweb.record.amend.amend import AmendOptions
 from stillweb.record.crawl.crawl import crawl
 from stillweb.record.crawl.scope import Scope
+from stillweb.record.explore.links import encode_form
 from stillweb.record.explore.options import ExploreOptions
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.walks import WalkOptions, record_walks
@@ -196,6 +198,17 @@ def test_likely_words_of_likely_forms_come_first_and_each_once():
 _SEARCH = (
     "<form action=%s><input name=q><button name=go value=1>Go</button><button name=all value=1>All</form>"
 )
+
+
+def test_files_and_lists_of_several_choices_are_sent_as_browsers_send_them():
+    html = """<form method=post action=/add enctype=multipart/form-data><input type=file name=picture>
+    <select name=none multiple><option>a</select><select name=some multiple><option>a<option selected>b
+    <option selected>c</select><select name=one><option>d</select></form>
+    <form method=post action=/urgent><input type=file name=picture required></form>"""
+    (post,) = PostForms().of("https://a.test/", page(html))
+    assert post.form.multipart
+    assert post.pairs(post.form) == [("picture", None), ("some", "b"), ("some", "c"), ("one", "d")]
+    assert encode_form([("picture", None)], multipart=False)[0] == b"picture="
 
 
 def test_a_form_is_sent_with_fresh_tokens_and_otherwise_as_recorded():
@@ -508,6 +521,23 @@ async def test_a_page_is_what_a_first_visit_shows_unless_the_site_refuses_that(
     await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
     bodies = {each.request.url: each.response.raw_body for each in collection.exchanges()}
     assert (b"nobody" in bodies[f"{HOME}a"], b"in" in bodies[f"{HOME}gate"]) == (True, True)
+
+
+async def test_a_multipart_form_is_sent_and_its_tokens_are_learned(tmp_path: Path, ca, site) -> None:
+    site.page("/", "<a href=/new>New</a>")
+    site.answers["/new"] = lambda asked: site.reply(
+        "<form method=post action=/add enctype=multipart/form-data><input type=file name=picture>"
+        f"<input type=hidden name=csrf_token value={token()}><input name=title><button>Save</button></form>"
+    )
+    site.page("/add", "<h1>Added</h1>")
+    collection = with_start(tmp_path, site)
+    await harvest(collection, ca, SCOPE, HarvestOptions(forms=5, record=site.options))
+    (sent,) = (each.request for each in collection.exchanges() if each.request.method == "POST")
+    body = read_body(header(sent.headers, "content-type"), sent.raw_body)
+    assert isinstance(body, MultipartBody)
+    assert [part.field for part in body.parts] == [None, "csrf_token", "title"]
+    rules = {(rule.where, rule.name) for rule in read_rules(collection).own}
+    assert ("multipart", "csrf_token") in rules
 
 
 async def test_robots_txt_is_obeyed_if_that_is_wanted(tmp_path: Path, ca, site) -> None:

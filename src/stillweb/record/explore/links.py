@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, urlencode
 
 from playwright.async_api import Page
 
@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "FormData",
     "HtmlForm",
     "Input",
     "LinkCandidate",
     "add_candidates",
+    "encode_form",
     "find_candidates",
     "form_requests",
     "open_links",
@@ -44,7 +46,7 @@ __all__ = [
 ]
 
 _A_FORM = 60  # maximum number of URLs of one form
-_TOGGLED = frozenset(("checkbox", "radio"))
+_TOGGLED = frozenset(("checkbox", "radio", "select-multiple"))
 _TYPED = frozenset(("text", "search", "number", "email", "tel", "url", "date", "textarea"))
 _SENDING = frozenset(("submit", "image"))
 _NO_VALUES = Values()
@@ -101,7 +103,7 @@ class Input:
     """A form field as in the DOM.
 
     Attributes:
-        on: whether it is checked.
+        on: whether it is checked, or for a list of several choices whether one is chosen.
         names: further names by which a values file may address it.
         options: values of a list's options.
         description: text of a button that sends the form.
@@ -132,6 +134,29 @@ class HtmlForm:
     fields: tuple[Input, ...]
     unaddressed: bool = False
     multipart: bool = False
+
+
+FormData = list[tuple[str, str | None]]
+"""Names and values of a form; None for a file that was not chosen."""
+
+# A browser draws the rest at random; request keys leave the boundary out.
+_BOUNDARY = "----WebKitFormBoundarystillweb"
+
+
+def encode_form(pairs: FormData, *, multipart: bool) -> tuple[bytes, str]:
+    """Return body and content type of a form (HTML §4.10.21.7, §4.10.21.8)."""
+    if not multipart:
+        texts = [(name, value or "") for name, value in pairs]
+        return urlencode(texts).encode("ascii"), "application/x-www-form-urlencoded"
+    parts = []
+    for name, value in pairs:
+        escaped = name.replace("\r", "%0D").replace("\n", "%0A").replace('"', "%22")
+        head = f'Content-Disposition: form-data; name="{escaped}"'
+        if value is None:
+            head += '; filename=""\r\nContent-Type: application/octet-stream'
+        parts.append(f"--{_BOUNDARY}\r\n{head}\r\n\r\n{value or ''}\r\n")
+    body = "".join((*parts, f"--{_BOUNDARY}--\r\n"))
+    return body.encode("utf-8", "surrogatepass"), f"multipart/form-data; boundary={_BOUNDARY}"
 
 
 async def find_candidates(page: Page, values: Values) -> list[LinkCandidate]:
@@ -262,7 +287,8 @@ def _escaped(text: str) -> str:
 
 def _input(fields: Mapping[str, Any]) -> Input:
     names = tuple(fields[each] for each in ("id", "placeholder") if fields[each])
-    own = (fields["name"], fields["type"], fields["value"], fields["on"], fields["required"])
+    on = fields["on"] or (fields["type"] == "select-multiple" and fields["value"] != "")
+    own = (fields["name"], fields["type"], fields["value"], on, fields["required"])
     return Input(*own, names, tuple(fields["options"]), fields["words"])
 
 

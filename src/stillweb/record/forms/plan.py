@@ -12,14 +12,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlencode
 
 from stillweb.matching.derived.domain import Kind
-from stillweb.record.explore.links import HtmlForm, Input
+from stillweb.record.explore.links import FormData, HtmlForm, Input
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import Values
 
-__all__ = ["FormData", "FormVariant", "PlannedForm", "encode_form", "plan_forms"]
+__all__ = ["FormVariant", "PlannedForm", "plan_forms"]
 
 _KINDS: dict[str, Kind] = {
     "text": "text",
@@ -33,30 +32,7 @@ _MAIL = re.compile(r"e-?mail", re.IGNORECASE)
 _NUMBER = re.compile(r"(?:\w+[_-])?(?:amount|price|cost|quantity|qty)", re.IGNORECASE)
 _SENDING = ("submit", "image")
 _NEVER = ("button", "reset", "file", *_SENDING)
-_TOGGLED = ("checkbox", "radio")
-
-
-FormData = list[tuple[str, str | None]]
-"""Names and values of a form; None for a file that was not chosen."""
-
-# A browser draws the rest at random; request keys leave the boundary out.
-_BOUNDARY = "----WebKitFormBoundarystillweb"
-
-
-def encode_form(pairs: FormData, *, multipart: bool) -> tuple[bytes, str]:
-    """Return body and content type of a form (HTML §4.10.21.7, §4.10.21.8)."""
-    if not multipart:
-        texts = [(name, value or "") for name, value in pairs]
-        return urlencode(texts).encode("ascii"), "application/x-www-form-urlencoded"
-    parts = []
-    for name, value in pairs:
-        escaped = name.replace("\r", "%0D").replace("\n", "%0A").replace('"', "%22")
-        head = f'Content-Disposition: form-data; name="{escaped}"'
-        if value is None:
-            head += '; filename=""\r\nContent-Type: application/octet-stream'
-        parts.append(f"--{_BOUNDARY}\r\n{head}\r\n\r\n{value or ''}\r\n")
-    body = "".join((*parts, f"--{_BOUNDARY}--\r\n"))
-    return body.encode("utf-8", "surrogatepass"), f"multipart/form-data; boundary={_BOUNDARY}"
+_TOGGLED = ("checkbox", "radio", "select-multiple")
 
 
 @dataclass(frozen=True, slots=True)

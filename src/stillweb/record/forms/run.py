@@ -48,15 +48,13 @@ from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.model import HTML_TYPES, TEXT_TYPES, Capture, Exchange
 from stillweb.options import Option
 from stillweb.record.crawl.scope import Scope
-from stillweb.record.explore.links import HtmlForm
+from stillweb.record.explore.links import FormData, HtmlForm, encode_form
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import FormValues, Values
 from stillweb.record.forms.drive import KeepingWriter, ScriptRun
 from stillweb.record.forms.plan import (
-    FormData,
     FormVariant,
     PlannedForm,
-    encode_form,
     first_of_each_kind,
     plan_forms,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -281,8 +281,20 @@ def _form(node: Any, base: str) -> HtmlForm | None:
     action = _joined(base, _attribute(node, "action") or base)
     if not plain or not action or _method(node) not in ("get", "post"):
         return None
-    fields = tuple(_input(each) for each in node.css(_FIELDS))
+    fields = tuple(one for each in node.css(_FIELDS) for one in _inputs(each))
     return HtmlForm(action, fields, unaddressed=not _attribute(node, "action"), multipart=multipart)
+
+
+def _inputs(node: Any) -> Iterator[Input]:
+    """Yield a field; one for each choice of a list that takes several."""
+    one = _input(node)
+    if node.tag != "select" or "multiple" not in node.attributes:
+        yield one
+        return
+    chosen = [_option(each) for each in node.css("option") if "selected" in each.attributes]
+    yield replace(one, type="select-multiple", value=chosen[0] if chosen else "", on=bool(chosen))
+    for value in chosen[1:]:
+        yield replace(one, type="select-multiple", value=value, on=True, options=())
 
 
 def _input(node: Any) -> Input:

@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
 
 from stillweb.matching.values import fits
 from stillweb.model import Exchange
-from stillweb.record.explore.links import HtmlForm, Input
+from stillweb.record.explore.links import FormData, HtmlForm, Input, encode_form
 from stillweb.record.harvest.fetch import PageFetcher, decoded_body, location_of
 from stillweb.record.harvest.page import HtmlPage, parse_page
 
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["PostForm", "PostForms", "send_form"]
 
 _REDIRECTS = 5
-_TOGGLED = frozenset(("checkbox", "radio"))
-_UNSENT = frozenset(("submit", "image", "button", "reset", "file"))
-_TYPED = frozenset(("text", "search", "number", "email", "tel", "url", "password", "textarea"))
+_TOGGLED = frozenset(("checkbox", "radio", "select-multiple"))
+_UNSENT = frozenset(("submit", "image", "button", "reset"))
+_TYPED = frozenset(("text", "search", "number", "email", "tel", "url", "password", "textarea", "file"))
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _TOKEN = re.compile(r"csrf|xsrf|token|nonce|sectok|verif", re.IGNORECASE)
 
@@ -48,7 +47,7 @@ class PostForm:
         """The control's role and name, as rules of destructive controls take it."""
         return f'button "{self.button.description}"' if self.button else "button"
 
-    def fresh_pairs(self, form: HtmlForm) -> list[tuple[str, str]]:
+    def fresh_pairs(self, form: HtmlForm) -> FormData:
         """Return the form data with the tokens of another load of the page.
 
         Other hidden fields that differ (a time, a counter) stay as recorded: replay shows the recorded page.
@@ -57,13 +56,13 @@ class PostForm:
         counts = Counter(name for name, _ in recorded)
         own = {name: value for name, value in recorded if counts[name] == 1}
         return [
-            (name, value if _is_token(name, value) else own.get(name, value))
+            (name, value if value is None or _is_token(name, value) else own.get(name, value))
             for name, value in self.pairs(form)
         ]
 
-    def pairs(self, form: HtmlForm) -> list[tuple[str, str]]:
+    def pairs(self, form: HtmlForm) -> FormData:
         """Return the form data set of this form as another load of the page has it (HTML §4.10.21.4)."""
-        sent = []
+        sent: FormData = []
         for each in form.fields:
             if self.button and (each.name, each.type, each.description) == (
                 self.button.name,
@@ -71,6 +70,8 @@ class PostForm:
                 self.button.description,
             ):
                 sent += [(each.name, each.value)] if each.name else []
+            elif each.name and each.type == "file":
+                sent.append((each.name, None))
             elif each.name and each.type not in _UNSENT and (each.type not in _TOGGLED or each.on):
                 sent.append((each.name, _NEWLINE.sub("\r\n", each.value)))  # HTML §4.10.21.4, step 5
         return sent
@@ -97,9 +98,7 @@ class PostForms:
     def of(self, url: str, page: HtmlPage) -> Iterator[PostForm]:
         """Yield the forms of a page that were not sent yet and that need no text of the user."""
         for form in page.posts:
-            if form.multipart or any(
-                each.required and not each.value and each.type in _TYPED for each in form.fields
-            ):
+            if any(each.required and not each.value and each.type in _TYPED for each in form.fields):
                 continue
             buttons: list[Input | None] = [each for each in form.fields if each.type in ("submit", "image")]
             for button in buttons or [None]:
@@ -134,8 +133,9 @@ async def send_form(visit: PageFetcher, post: PostForm, tokens: Tokens) -> list[
         for each in seen.fields:
             if each.type == "hidden":
                 tokens.add(post.page, seen.action, each.name, each.value)
-    body = urlencode(post.fresh_pairs(form)).encode("ascii")
-    exchanges = [await visit.fetch(form.action, referer=post.page, body=body)]
+    body, kind = encode_form(post.fresh_pairs(form), multipart=form.multipart)
+    fields = (("Content-Type", kind),)
+    exchanges = [await visit.fetch(form.action, referer=post.page, body=body, fields=fields)]
     for _ in range(_REDIRECTS):
         visit.keep_cookies(exchanges[-1])
         location = location_of(exchanges[-1])
