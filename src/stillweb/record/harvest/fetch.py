@@ -8,15 +8,14 @@ a first visit shows, as in a crawl. Cookies that a page sets are dropped.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 
@@ -25,9 +24,11 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.errors import UpstreamUnreachable
 from stillweb.http.codec import decode
+from stillweb.http.messages import request_block
 from stillweb.model import BUSY, Capture, Exchange, Headers, Request, Response, destination, header
 from stillweb.record.crawl.fetch import tls_context
 from stillweb.record.crawl.scope import page_link
+from stillweb.record.harvest.connections import BodyTooLong, BrokenResponse, ConnectionPool
 from stillweb.record.harvest.misses import PlainRequest, is_plain_post
 from stillweb.record.login.run import log_in_separately
 from stillweb.record.login.steps import Login
@@ -56,7 +57,6 @@ __all__ = [
 WITHOUT_PAGE = (400, 401, 403, 419, 422)
 """Statuses that a POST may get only because no page sent it."""
 
-_TIMEOUT = 30.0
 _ATTEMPTS = 3
 _STRANGERS = (401, 403, 419)
 _WAIT = 60.0  # longest Retry-After that is waited for, in seconds
@@ -193,20 +193,20 @@ class PageFetcher:
     cookies: httpx.Cookies = field(default_factory=httpx.Cookies)
     _closed: asyncio.Event = field(default_factory=asyncio.Event)
     _hosts: dict[str, _Host] = field(default_factory=dict)
-    _client: httpx.AsyncClient | None = None
+    _pool: ConnectionPool | None = None
 
     async def __aenter__(self) -> Self:
-        limits = httpx.Limits(max_connections=4 * self.per_host, max_keepalive_connections=4 * self.per_host)
-        transport = _ResolvingTransport(self.options, tls_context(self.options.upstream_ca), limits)
-        self._client = httpx.AsyncClient(transport=transport, timeout=_TIMEOUT, trust_env=False)
+        options = self.options
+        resolver = UpstreamResolver(options.resolve, allow_private=options.allow_private)
+        self._pool = ConnectionPool(resolver, tls_context(options.upstream_ca), 4 * self.per_host)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._client is not None
+        assert self._pool is not None
         self._closed.set()
-        await self._client.aclose()
+        self._pool.close()
 
     async def fetch(
         self,
@@ -230,10 +230,7 @@ class PageFetcher:
         for attempt in range(1, _ATTEMPTS + 1):
             async with host:
                 await self._wait_for(host)
-                request = self._request(url, destination, referer, body)
-                for name, value in fields:
-                    request.headers[name] = value
-                exchange = await self._send(url, request, body or b"")
+                exchange = await self._send(self._request(url, destination, referer, body, fields))
                 status = exchange.response.status
                 host.note(status)
                 if is_trouble(status):
@@ -265,80 +262,64 @@ class PageFetcher:
         )
         self.cookies.extract_cookies(response)
 
-    def _request(self, url: str, destination: str, referer: str, body: bytes | None) -> httpx.Request:
-        assert self._client is not None
+    def _request(
+        self, url: str, destination: str, referer: str, body: bytes | None, replaced: Headers
+    ) -> Request:
         fields = next(
             (self.fields[each] for each in (destination, "", "document") if each in self.fields), ()
         )
         same_origin = bool(referer) and origin_of(referer) == origin_of(url)
-        sent = [("Host", httpx.URL(url).netloc.decode("ascii"))]
+        sent = [("Host", url.partition("://")[2].partition("/")[0])]
+        if body is not None:
+            sent.append(("Content-Length", str(len(body))))
         sent += [(name, _site(name, value, same_origin)) for name, value in fields]
         if body is not None:
             sent += [("Origin", origin_of(referer)), ("Content-Type", "application/x-www-form-urlencoded")]
         if referer:
             sent.append(("Referer", referer if same_origin else f"{origin_of(referer)}/"))
-        # The request target as it is, without another normalisation.
-        target = url.partition("://")[2].partition("/")[2]
-        extensions = {"target": f"/{target}".encode("ascii")}
-        method = "GET" if body is None else "POST"
-        request = httpx.Request(method, url, headers=sent, content=body, extensions=extensions)
-        self.cookies.set_cookie_header(request)
-        return request
+        others = {name.lower(): (name, value) for name, value in replaced}
+        sent = [others.pop(name.lower(), (name, value)) for name, value in sent]
+        sent += others.values()
+        if cookie := self._cookie(url):
+            sent.append(("Cookie", cookie))
+        return Request("GET" if body is None else "POST", url, tuple(sent), body or b"")
 
-    async def _send(self, url: str, request: httpx.Request, body: bytes) -> Exchange:
-        assert self._client is not None
-        started = clock.now()
+    def _cookie(self, url: str) -> str:
+        if not self.cookies:
+            return ""
+        request = httpx.Request("GET", url)
+        self.cookies.set_cookie_header(request)
+        return str(request.headers.get("cookie", ""))
+
+    async def _send(self, request: Request) -> Exchange:
+        assert self._pool is not None
+        url, started = request.url, clock.now()
         try:
-            response = await self._client.send(request, stream=True)
-            try:
-                received = await self._read(response, url)
-            finally:
-                await response.aclose()
+            parts = urlsplit(url)
+            received = await self._pool.send(
+                parts.scheme,
+                parts.hostname or "",
+                parts.port or (443 if parts.scheme == "https" else 80),
+                request_block(request),
+                max_body=self.max_body,
+                repeats=request.method == "GET",
+            )
         except AddressRefused as error:
             raise UpstreamUnreachable(f"{url}: {error}", hint=error.hint) from error
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        except BodyTooLong as error:
+            raise TooLarge(f"{url}: longer than {self.max_body} bytes") from error
+        except (BrokenResponse, OSError, ValueError) as error:
             raise UpstreamUnreachable(f"{url}: {error or type(error).__name__}") from error
-        peer = response.extensions.get("network_stream")
-        address = peer.get_extra_info("server_addr") if peer else None
-        sent = [(name, value) for name, value in request.headers.raw if name.lower() != b"host"]
+        sent = (
+            (name.encode("latin-1", "replace"), value.encode("latin-1", "replace"))
+            for name, value in request.headers
+        )
         return Exchange(
-            Request(request.method, url, (("Host", request.headers["host"]), *end_to_end(sent)), body),
-            Response(
-                response.status_code, response.reason_phrase, end_to_end(response.headers.raw), received
-            ),
+            replace(request, headers=end_to_end(sent)),
+            Response(received.status, received.reason, end_to_end(received.fields), received.body),
             to_timestamp(started),
-            remote_ip=address[0] if address else "",
+            remote_ip=received.address,
         )
-
-    async def _read(self, response: httpx.Response, url: str) -> bytes:
-        pieces, size = [], 0
-        async for piece in response.aiter_raw():
-            size += len(piece)
-            if size > self.max_body:
-                raise TooLarge(f"{url}: longer than {self.max_body} bytes")
-            pieces.append(piece)
-        return b"".join(pieces)
-
-
-class _ResolvingTransport(httpx.AsyncHTTPTransport):
-    """Connects where `--resolve` says; URL, Host field, SNI and certificate check stay those of the site."""
-
-    def __init__(self, options: RecordOptions, context: ssl.SSLContext, limits: httpx.Limits) -> None:
-        super().__init__(verify=context, limits=limits, http1=True, http2=False)
-        self._resolver = UpstreamResolver(options.resolve, allow_private=options.allow_private)
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        url = request.url
-        port = url.port or (443 if url.scheme == "https" else 80)
-        address, to_port = await self._resolver.resolve(url.host, port)
-        sent = httpx.Request(
-            request.method,
-            url.copy_with(host=address, port=to_port),
-            headers=request.headers.raw,
-            stream=request.stream,
-            extensions={**request.extensions, "sni_hostname": url.host},
-        )
-        return await super().handle_async_request(sent)
 
 
 def _site(name: str, value: str, same_origin: bool) -> str:
