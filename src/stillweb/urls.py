@@ -79,6 +79,7 @@ def _idna(authority: str) -> str:
         return authority
 
 
+@lru_cache(maxsize=8192)  # a harvest needs it for each link, and for the seeds of its scope beside it
 def host_of(url: str) -> str:
     """Return the host name of a URL, in lower case, without port; "" if it has none."""
     try:

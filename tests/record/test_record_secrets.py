@@ -292,6 +292,23 @@ def test_many_secrets_are_found_as_by_replacing_one_by_one(values, data):
     )
 
 
+def test_a_search_does_not_look_for_each_of_many_secrets_one_by_one():
+    class Text(bytes):
+        searches = 0
+
+        def find(self, *args):
+            Text.searches += 1
+            return super().find(*args)
+
+    search, placeholders = SecretSearch(), Placeholders(KEY)
+    for number in range(1500):
+        search.add(f"{number:04}a1B2c3D4e5F6", placeholders.of(str(number)))
+        if number % 100 == 99:
+            Text.searches = 0
+            assert search.sub(Text(b"0007a1B2c3D4e5F6"))[1][0].secret == 7
+            assert Text.searches < 100
+
+
 def test_a_short_secret_is_found_as_a_whole_word_only():
     search = SecretSearch()
     search.add("a1B2c3D4", "x9Y8z7W6")

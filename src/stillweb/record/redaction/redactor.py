@@ -58,7 +58,8 @@ __all__ = [
     "without_coding",
 ]
 
-_RECENT_LIMIT = 64  # spellings
+_RECENT_LIMIT = 64  # spellings that are searched one by one
+_GROWTH = 3  # an automaton of at most this many times as many spellings is merged into the next one
 _MIN_SUBSTRING = 16  # characters; a shorter secret counts only as a whole word
 _WORD = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
@@ -72,14 +73,20 @@ class SecretHit:
     secret: int
 
 
+_Spelling = tuple[bytes, bytes, int]  # of a secret and of its placeholder, and the secret's number
+
+
 class SecretSearch:
-    """The secrets to search for."""
+    """The secrets to search for.
+
+    Spellings are in automata whose sizes grow geometrically (Bentley and Saxe 1980): a recording learns a new
+    secret with nearly each page, and neither a search nor an addition may take time for all earlier ones.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._indexed: list[tuple[bytes, bytes, int]] = []
-        self._recent: list[tuple[bytes, bytes, int]] = []
-        self._automaton: Any = None
+        self._automata: list[tuple[Any, list[_Spelling]]] = []  # the largest first
+        self._recent: list[_Spelling] = []
 
     def __contains__(self, secret: str) -> bool:
         return secret in self._numbers
@@ -94,16 +101,18 @@ class SecretSearch:
         number = self._numbers[secret] = len(self._numbers)
         forms = spellings(secret, placeholder).items()
         self._recent += [(form, placeholder_form, number) for form, placeholder_form in forms]
-        if len(self._recent) > _RECENT_LIMIT and len(self._recent) * 4 > len(self._indexed):
-            self._rebuild()
+        if len(self._recent) > _RECENT_LIMIT:
+            self._merge()
         return number
 
-    def _rebuild(self) -> None:
+    def _merge(self) -> None:
         from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
-        self._indexed += self._recent
-        self._recent = []
-        self._automaton = BytesAhoCorasick([form for form, _, _ in self._indexed], MatchKind.LeftmostLongest)
+        merged, self._recent = self._recent, []
+        while self._automata and len(self._automata[-1][1]) <= _GROWTH * len(merged):
+            merged = self._automata.pop()[1] + merged
+        forms = [form for form, _, _ in merged]
+        self._automata.append((BytesAhoCorasick(forms, MatchKind.LeftmostLongest), merged))
 
     def sub(self, text: bytes) -> tuple[bytes, list[SecretHit]]:
         """Return a text with placeholders for secrets, and their positions in the result."""
@@ -124,11 +133,11 @@ class SecretSearch:
         pieces.append(text[done:])
         return b"".join(pieces), hits
 
-    def _found(self, text: bytes) -> Iterator[tuple[int, tuple[bytes, bytes, int]]]:
-        if self._automaton is not None:
-            for pattern, start, _ in self._automaton.find_matches_as_indexes(text):
-                if _is_whole_word(text, start, self._indexed[pattern][0]):
-                    yield start, self._indexed[pattern]
+    def _found(self, text: bytes) -> Iterator[tuple[int, _Spelling]]:
+        for automaton, indexed in self._automata:
+            for pattern, start, _ in automaton.find_matches_as_indexes(text):
+                if _is_whole_word(text, start, indexed[pattern][0]):
+                    yield start, indexed[pattern]
         for each in self._recent:
             start = text.find(each[0])
             while start >= 0:
@@ -469,6 +478,8 @@ class Secrets:
 
     def _headers(self, headers: Headers, at: int) -> tuple[Headers, list[SecretHit]]:
         """Return header fields without secrets; `at` is their offset in the head."""
+        if not self._search.sub("\n".join(value for _, value in headers).encode("latin-1", "replace"))[1]:
+            return headers, []  # one search for most heads, which hold no secret
         made, hits = [], []
         for name, value in headers:
             content, found = self._search.sub(value.encode("latin-1", "replace"))
