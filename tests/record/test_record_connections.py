@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from stillweb.record.harvest.connections import BodyTooLong, BrokenResponse, ConnectionPool, ReceivedResponse
+from stillweb.record.harvest.connections import BrokenResponse, ConnectionPool, ReceivedResponse, TooLarge
 from stillweb.record.proxy.upstream import AddressRefused, UpstreamResolver
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -159,7 +159,7 @@ async def test_a_closed_idle_connection_is_replaced_except_for_what_may_not_be_r
 async def test_a_body_over_the_limit_is_not_received():
     site = scripted(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 5000)
     async with pool_for(site) as send:
-        with pytest.raises(BodyTooLong):
+        with pytest.raises(TooLarge):
             await send(max_body=4000)
 
 

@@ -34,7 +34,8 @@ from stillweb.record.explore.links import encode_form
 from stillweb.record.explore.options import ExploreOptions
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.walks import WalkOptions, record_walks
-from stillweb.record.harvest.fetch import PageFetcher, TooLarge, recorded_posts, recorded_requests
+from stillweb.record.harvest.connections import TooLarge
+from stillweb.record.harvest.fetch import PageFetcher, recorded_posts, recorded_requests
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
 from stillweb.record.harvest.harvest import STATE_FILE, HarvestOptions, HarvestReport, harvest
 from stillweb.record.harvest.misses import PlainRequest, plain_requests, word_templates

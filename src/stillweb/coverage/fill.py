@@ -34,7 +34,8 @@ from stillweb.record.amend.plan import SealedIndex, identity
 from stillweb.record.amend.writer import NewOnlyWriter
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
-from stillweb.record.harvest.fetch import WITHOUT_PAGE, PageFetcher, TooLarge, recorded_fields, signed_in
+from stillweb.record.harvest.connections import TooLarge
+from stillweb.record.harvest.fetch import WITHOUT_PAGE, PageFetcher, recorded_fields, signed_in
 from stillweb.record.harvest.misses import is_plain_post
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions

@@ -54,7 +54,8 @@ from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.forms.scripts import CANDIDATES, ScriptForm, candidates, perform
 from stillweb.record.forms.sentinels import sentinels
-from stillweb.record.harvest.fetch import PageFetcher, TooLarge, visitor_fields
+from stillweb.record.harvest.connections import TooLarge
+from stillweb.record.harvest.fetch import PageFetcher, visitor_fields
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.running import RecordingProxy

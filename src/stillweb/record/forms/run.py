@@ -61,9 +61,9 @@ from stillweb.record.forms.plan import (
 from stillweb.record.forms.scripts import ScriptForm, read_all_scripts
 from stillweb.record.forms.sentinels import LEVELS, sentinels
 from stillweb.record.forms.wanted import WantedForms
+from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import (
     PageFetcher,
-    TooLarge,
     cookies_of,
     decoded_body,
     location_of,

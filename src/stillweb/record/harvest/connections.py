@@ -18,7 +18,7 @@ import httptools
 
 from stillweb.record.proxy.upstream import UpstreamResolver
 
-__all__ = ["BodyTooLong", "BrokenResponse", "ConnectionPool", "ReceivedResponse"]
+__all__ = ["BrokenResponse", "ConnectionPool", "ReceivedResponse", "TooLarge"]
 
 _TIMEOUT = 30.0  # seconds without a byte, and for connecting
 _IDLE = 5.0  # seconds after which an idle connection is not used again: many servers close it soon after
@@ -41,8 +41,8 @@ class BrokenResponse(Exception):
         self.is_stale = is_stale
 
 
-class BodyTooLong(Exception):
-    """A response body exceeds the limit."""
+class TooLarge(Exception):
+    """A response body is longer than the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class _Incoming:
     ends_at_close: bool = False
 
 
-class _Connection(asyncio.Protocol):
+class _OriginConnection(asyncio.Protocol):
     """One connection. Methods without a docstring are those of `asyncio.Protocol` and of httptools."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class _Connection(asyncio.Protocol):
         """Send a request and return its response.
 
         Raises:
-            BodyTooLong, BrokenResponse, TimeoutError, OSError: the connection is closed then.
+            TooLarge, BrokenResponse, TimeoutError, OSError: the connection is closed then.
         """
         assert self._transport is not None
         try:
@@ -136,7 +136,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         incoming = self._incoming
         if incoming is None or incoming.done.done():
-            return self.close()  # bytes that no request asked for, such as a 408 before the end
+            return self.close()  # bytes without a request, such as a 408 before the end
         incoming.timeout.reschedule(self._loop.time() + _TIMEOUT)
         if incoming.in_head:
             incoming.head_size += len(data)
@@ -191,7 +191,7 @@ class _Connection(asyncio.Protocol):
         incoming.size += len(piece)
         incoming.pieces.append(piece)
         if incoming.size > incoming.max_body:
-            self._fail(BodyTooLong())
+            self._fail(TooLarge(f"a body of more than {incoming.max_body} bytes"))
 
     def on_message_complete(self) -> None:
         incoming = self._incoming
@@ -218,7 +218,7 @@ class ConnectionPool:
         self._resolver = resolver
         self._context = context
         self._most = most
-        self._idle: dict[tuple[str, str, int], list[_Connection]] = {}
+        self._idle: dict[tuple[str, str, int], list[_OriginConnection]] = {}
 
     async def send(
         self, scheme: str, host: str, port: int, request: bytes, *, max_body: int, repeats: bool
@@ -235,7 +235,7 @@ class ConnectionPool:
 
         Raises:
             AddressRefused: if the host may not be connected to.
-            BodyTooLong, BrokenResponse, TimeoutError, OSError: if there is no complete response.
+            TooLarge, BrokenResponse, TimeoutError, OSError: if there is no complete response.
         """
         origin = (scheme, host, port)
         connection = self._take(origin) or await self._connect(*origin)
@@ -255,12 +255,12 @@ class ConnectionPool:
                 each.close()
         self._idle.clear()
 
-    async def _connect(self, scheme: str, host: str, port: int) -> _Connection:
+    async def _connect(self, scheme: str, host: str, port: int) -> _OriginConnection:
         is_tls = scheme == "https"
         async with asyncio.timeout(_TIMEOUT):
             address, to_port = await self._resolver.resolve(host, port)
             _, connection = await asyncio.get_running_loop().create_connection(
-                _Connection,
+                _OriginConnection,
                 address.strip("[]"),
                 to_port,
                 ssl=self._context if is_tls else None,
@@ -268,7 +268,7 @@ class ConnectionPool:
             )
         return connection
 
-    def _take(self, origin: tuple[str, str, int]) -> _Connection | None:
+    def _take(self, origin: tuple[str, str, int]) -> _OriginConnection | None:
         idle, now = self._idle.get(origin, []), asyncio.get_running_loop().time()
         while idle:
             connection = idle.pop()
@@ -277,7 +277,7 @@ class ConnectionPool:
             connection.close()
         return None
 
-    def _keep(self, origin: tuple[str, str, int], connection: _Connection) -> None:
+    def _keep(self, origin: tuple[str, str, int], connection: _OriginConnection) -> None:
         if not connection.is_usable or sum(map(len, self._idle.values())) >= self._most:
             return connection.close()
         self._idle.setdefault(origin, []).append(connection)

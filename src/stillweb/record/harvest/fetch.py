@@ -28,7 +28,7 @@ from stillweb.http.messages import request_block
 from stillweb.model import BUSY, Capture, Exchange, Headers, Request, Response, destination, header
 from stillweb.record.crawl.fetch import tls_context
 from stillweb.record.crawl.scope import page_link
-from stillweb.record.harvest.connections import BodyTooLong, BrokenResponse, ConnectionPool
+from stillweb.record.harvest.connections import BrokenResponse, ConnectionPool
 from stillweb.record.harvest.misses import PlainRequest, is_plain_post
 from stillweb.record.login.run import log_in_separately
 from stillweb.record.login.steps import Login
@@ -41,7 +41,6 @@ from stillweb.urls import host_of, origin_of, to_timestamp
 __all__ = [
     "WITHOUT_PAGE",
     "PageFetcher",
-    "TooLarge",
     "cookies_of",
     "decoded_body",
     "location_of",
@@ -64,10 +63,6 @@ _NOT_SENT = HOP_BY_HOP | {
     *("host", "cookie", "referer", "origin", "range", "content-length", "if-none-match", "if-modified-since"),
     *("authorization", "cache-control", "pragma"),
 }
-
-
-class TooLarge(Exception):
-    """A response body is longer than the limit."""
 
 
 def visitor_fields(headers: Headers) -> Headers:
@@ -306,8 +301,6 @@ class PageFetcher:
             )
         except AddressRefused as error:
             raise UpstreamUnreachable(f"{url}: {error}", hint=error.hint) from error
-        except BodyTooLong as error:
-            raise TooLarge(f"{url}: longer than {self.max_body} bytes") from error
         except (BrokenResponse, OSError, ValueError) as error:
             raise UpstreamUnreachable(f"{url}: {error or type(error).__name__}") from error
         sent = (

@@ -37,10 +37,10 @@ from stillweb.record.explore.explore import Tokens
 from stillweb.record.explore.links import HtmlForm, form_requests
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import FormValues, Values
+from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import (
     WITHOUT_PAGE,
     PageFetcher,
-    TooLarge,
     decoded_body,
     location_of,
     recorded_fields,
