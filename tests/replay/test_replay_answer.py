@@ -200,6 +200,20 @@ def test_a_coded_part_that_is_the_whole_is_cut_after_decoding(
     assert (b"Content-Range" in made.head) is bool(content_range)
 
 
+@pytest.mark.parametrize(
+    ("fields", "status", "requested_range"),
+    [
+        ("Accept-Ranges: none", 200, "bytes=0-9"),
+        ("Content-Range: items 0-9/100", 206, "items=0-9"),
+        ("Content-Range: 0-9/*", 200, "0-9"),
+    ],
+)
+def test_no_bytes_are_cut_where_the_site_cuts_none(fields: str, status: int, requested_range: str) -> None:
+    made = answer.recorded(asked(Range=requested_range), entry(status, fields))
+    assert (made.status, bytes(made.body)) == (status, BODY)
+    assert f"{fields}\r\n".encode() in made.head
+
+
 def test_a_part_that_is_the_whole_answers_who_requested_no_range() -> None:
     made = answer.recorded(asked(), entry(206, "Content-Range: bytes 0-99/100"))
     assert (made.status, bytes(made.body)) == (200, BODY)

@@ -31,8 +31,8 @@ from typing import Protocol
 from urllib.parse import urljoin
 
 from stillweb.matching.keys import request_key
-from stillweb.matching.ranges import recorded_span, requested_span
-from stillweb.model import BUSY, MUTATIONS, Request, header
+from stillweb.matching.ranges import other_unit, recorded_span, requested_span
+from stillweb.model import BUSY, MUTATIONS, Headers, Request, header
 from stillweb.urls import wire_url
 
 VARY_SIZE = 8
@@ -81,7 +81,15 @@ def vary_digest(value: str) -> bytes:
     return blake2b(value.strip().encode("utf-8", "surrogatepass"), digest_size=VARY_SIZE).digest()
 
 
+def noted_digest(name: str, headers: Headers) -> bytes:
+    """Return the digest that `varies` has under a name."""
+    value = header(headers, "range" if name == OTHER_RANGE else name)
+    return vary_digest(value if name != OTHER_RANGE or other_unit(value) else "")
+
+
 _QUALITY = re.compile(r"[01](?:\.[0-9]{0,3})?")
+_CONTENT_TYPE = re.compile(rb"\r\ncontent-type:[ \t]*([^\r\n]*)", re.IGNORECASE)
+_UNHEEDED = frozenset({"q", "charset"})  # browsers read every charset
 
 
 def rank(accept: str, mime: str) -> tuple[float, int]:
@@ -102,6 +110,29 @@ def excludes(accept: str, mime: str) -> bool:
     return rank(accept, mime)[0] == 0
 
 
+def other_parameters(accept: str, content_type: str) -> bool:
+    """Return True if `Accept` names a response's media type with another parameter than the response states.
+
+    Such as `odata=verbose`; a parameter that the response does not state excludes nothing.
+    """
+    if "=" not in accept or "*/*" in accept:
+        return False
+    mime, *parameters = content_type.lower().split(";")
+    stated = _parameters(parameters)
+    items = [item.split(";") for item in accept.lower().split(",")]
+    wanted = [_parameters(parameters) for name, *parameters in items if name.strip() == mime.strip()]
+    return bool(wanted) and all(
+        any(stated.get(name, value) != value for name, value in each.items()) for each in wanted
+    )
+
+
+def _parameters(items: list[str]) -> dict[str, str]:
+    pairs = (item.partition("=") for item in items)
+    return {
+        name.strip(): value.strip().strip('"') for name, _, value in pairs if name.strip() not in _UNHEEDED
+    }
+
+
 def _weight(parameters: list[str]) -> float:
     quality = next((each[2:] for each in parameters if each.startswith("q=")), "1")
     return float(quality) if _QUALITY.fullmatch(quality) else 0.0
@@ -115,15 +146,24 @@ MEANT = frozenset(
         # Which procedure is called, or which method is meant, if the URL does not say.
         *("soapaction", "x-amz-target", "next-action"),
         *("x-http-method-override", "x-http-method", "x-method-override"),
+        # What a method does: where to (RFC 4918 §10), and what it returns (RFC 7240, PostgREST).
+        *("destination", "depth", "overwrite", "prefer", "accept-profile", "content-profile"),
+        # Which version of an API is requested.
+        *("api-version", "x-api-version", "accept-version", "x-github-api-version"),
         # Frameworks request a part of a page under the page's own URL with these; servers forget to list them
         # in Vary.
-        *("x-requested-with", "hx-request", "x-inertia", "rsc", "turbo-frame", "x-pjax"),
+        *("x-requested-with", "rsc", "turbo-frame", "x-pjax", "x-pjax-container"),
+        *("hx-request", "hx-boosted", "hx-history-restore-request", "hx-target"),
+        *("x-inertia", "x-inertia-partial-component", "x-inertia-partial-data", "x-inertia-partial-except"),
     )
 )  # fmt: skip
 """Names in lower case."""
 
 PREFERRED = "?"
 """Prefix of the name of a preferred field; no field name contains it (RFC 9110 §5.6.2)."""
+
+OTHER_RANGE = "range/"
+"""Name under which a `Range` of another unit than bytes is noted; no field has it."""
 
 # Fields that browsers send on their own, and ranges and conditions, which other code handles.
 _BROWSERS_OWN = frozenset(
@@ -216,27 +256,38 @@ class RequestFields:
         self._counts = counts
         self._digests: dict[str, bytes] = {}
         self._accept = header(request.headers, "accept")
-        self._meant = sorted(MEANT & {name.lower() for name, value in request.headers if value.strip()})
+        sent = {name.lower() for name, value in request.headers if value.strip()}
+        self._meant = sorted(MEANT & sent)
+        if "range" in sent and other_unit(header(request.headers, "range")):
+            self._meant.append(OTHER_RANGE)
 
     def other_meaning(self, entry: Entry) -> str:
         """Return why a capture answers a request with another meaning; "" if it does not."""
-        for name, digest in entry.varies:
-            if name.startswith(PREFERRED) or browsers_own(name):
+        varied = set()
+        for noted, digest in entry.varies:
+            name = noted.removeprefix(PREFERRED)
+            # Packs that were sealed before a field got its meaning note it as preferred.
+            if browsers_own(name) or (noted != name and name not in MEANT):
                 continue
+            varied.add(name)
             if digest != self._digest(name) and self._counts(name):
                 return f"recorded with another {self._spelling(name)}"
         # A client that sends a credential where none was recorded may be a user, and expect that user's
         # response.
-        if self._meant:
-            varied = {name for name, _ in entry.varies}
-            for name in self._meant:
-                if name not in varied and self._counts(name):
-                    return f"recorded without {self._spelling(name)}"
-        if not 200 <= entry.status < 300 or not excludes(self._accept, entry.mime):
+        for name in self._meant:
+            if name not in varied and self._counts(name):
+                return f"recorded without {self._spelling(name)}"
+        if not 200 <= entry.status < 300 or not self._excludes(entry):
             return ""
         # Sealing notes the field if the server gave this response to this very value.
         ignored = ("accept", self._digest("accept")) in entry.varies
         return "" if ignored else f"recorded as {entry.mime}, which this request does not accept"
+
+    def _excludes(self, entry: Entry) -> bool:
+        if excludes(self._accept, entry.mime):
+            return True
+        found = _CONTENT_TYPE.search(bytes(entry.head)) if ";" in self._accept else None
+        return found is not None and other_parameters(self._accept, found[1].decode("latin-1"))
 
     def page_differences(self, entries: list[Entry]) -> list[int]:
         """Return for each capture the number of page-set fields in which its recorded request differs.
@@ -274,10 +325,11 @@ class RequestFields:
 
     def _digest(self, name: str) -> bytes:
         if name not in self._digests:
-            self._digests[name] = vary_digest(header(self._request.headers, name))
+            self._digests[name] = noted_digest(name, self._request.headers)
         return self._digests[name]
 
     def _spelling(self, name: str) -> str:
+        name = name.rstrip("/")
         return next((each for each, _ in self._request.headers if each.lower() == name), name)
 
 
@@ -438,8 +490,8 @@ def _conditional(request: Request) -> bool:
 
 def _part_suffices(request: Request, entry: Entry) -> bool:
     recorded = recorded_span(bytes(entry.head))
-    if recorded is None:
-        return False
+    if recorded is None:  # the range of another unit is compared with the request's fields
+        return any(name == OTHER_RANGE for name, _ in entry.varies)
     requested = requested_span(header(request.headers, "range"), recorded.total)
     return recorded.whole if requested is None else requested.empty or recorded.holds(requested)
 

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 _RANGE = re.compile(r"\s*bytes\s*=\s*(\d*)\s*-\s*(\d*)\s*", re.IGNORECASE)
+_BYTES = re.compile(r"\s*bytes\s*=", re.IGNORECASE)
 _CONTENT_RANGE = re.compile(rb"\r\ncontent-range:[ \t]*bytes[ \t]+(\d+)-(\d+)/(\d+)[ \t]*\r\n", re.IGNORECASE)
 
 
@@ -45,6 +46,11 @@ def requested_span(value: str, total: int) -> Span | None:
     if found[2] and last < start:
         return None
     return Span(start, min(last + 1, total), total)
+
+
+def other_unit(value: str) -> bool:
+    """Return True if a `Range` value counts something else than bytes: `items=0-9`, or `0-9` (PostgREST)."""
+    return bool(value.strip()) and not _BYTES.match(value)
 
 
 def recorded_span(head: bytes) -> Span | None:

@@ -35,16 +35,20 @@ from stillweb.collections.warc.cdxj import read_in_file_order
 from stillweb.errors import CollectionError, LimitExceeded, MalformedPack, MalformedWarc, MissingRecord
 from stillweb.matching.captures import (
     MEANT,
+    OTHER_RANGE,
     PREFERRED,
     Varies,
     browsers_own,
     excludes,
     is_navigation,
+    noted_digest,
+    other_parameters,
     page_set,
     vary_digest,
 )
 from stillweb.matching.keys import request_key
 from stillweb.matching.parts import shape_key
+from stillweb.matching.ranges import other_unit
 from stillweb.matching.rules import Rules, default_rules_digest
 from stillweb.model import MUTATIONS, VISITED_AGAIN, Capture, Exchange, Request, Response, header
 from stillweb.urls import wire_url
@@ -312,11 +316,14 @@ def _varies(exchange: Exchange) -> Varies:
     names = {name for name in names if _FIELD_NAME.fullmatch(name)}
     sent = {name.lower() for name, value in fields if value.strip()}
     names |= MEANT & sent
-    if excludes(header(fields, "accept"), exchange.response.mime):
+    if other_unit(header(fields, "range")):
+        names.add(OTHER_RANGE)
+    accept, content_type = header(fields, "accept"), header(exchange.response.headers, "content-type")
+    if excludes(accept, exchange.response.mime) or other_parameters(accept, content_type):
         names.add("accept")  # the server ignored it; a request with this value gets this response
     preferred = {name for name in sent - names if page_set(name) and _FIELD_NAME.fullmatch(name)}
     named = [(name, name) for name in names] + [(PREFERRED + name, name) for name in preferred]
-    return tuple((noted_as, vary_digest(header(fields, name))) for noted_as, name in sorted(named))
+    return tuple((noted_as, noted_digest(name, fields)) for noted_as, name in sorted(named))
 
 
 def _referer(request: Request) -> bytes:

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 _NO_BODY = frozenset({204, 304})
 _CONTENT_ENCODING = re.compile(rb"(?<=\r\n)content-encoding:[^\r\n]*\r\n", re.IGNORECASE)
 _CONTENT_RANGE = re.compile(rb"(?<=\r\n)content-range:[^\r\n]*\r\n", re.IGNORECASE)
+_NO_RANGES = re.compile(rb"\r\naccept-ranges:[ \t]*none[ \t]*\r\n", re.IGNORECASE)
 _VALIDATORS = re.compile(rb"\r\n(?:etag|last-modified):[ \t]*([^\r\n]*)", re.IGNORECASE)
 
 
@@ -89,7 +90,9 @@ def _cut(
 
     A recorded part arrives here only if it contains the requested range (`resolver`).
     """
-    held = (recorded_span(head) if status == 206 else None) or Span(0, len(body), len(body))
+    held = recorded_span(head) if status == 206 else Span(0, len(body), len(body))
+    if held is None or (status == 200 and _NO_RANGES.search(head)):  # of another unit; or never in part
+        return status, head, body
     if held.stop - held.start != len(body):  # its coding was removed, so the recorded range is meaningless
         return status, head, body
     requested = requested_span(header(request.headers, "range"), held.total)
