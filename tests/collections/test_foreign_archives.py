@@ -80,6 +80,19 @@ def test_line_ends_behind_a_request_are_no_body(tmp_path: Path, end: bytes, meth
         assert len(pack.lookup(request_key(method, URL))) == 1
 
 
+def test_a_first_line_that_repeats_its_protocol(tmp_path: Path) -> None:
+    """Users of warcio pass the whole line as status, beside the protocol."""
+    given = tmp_path / "twice.warc"
+    given.write_bytes(
+        _record("request", b"HTTP/1.1 GET / HTTP/1.1\r\nHost: a.example\r\n\r\n")
+        + _record("response", b"HTTP/1.1 HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>")
+    )
+    collection, _ = _import(given, tmp_path)
+    seal(collection)
+    with Pack.open(collection.pack) as pack:
+        assert [pack.entry(row).status for row in pack.lookup(request_key("GET", URL))] == [200]
+
+
 def test_a_body_that_is_no_line_end_stays_part_of_its_request(tmp_path: Path) -> None:
     given = tmp_path / "a.warc"
     asked = b"POST / HTTP/1.1\r\nHost: a.example\r\n\r\n\r\n"
@@ -266,6 +279,43 @@ def test_a_304_that_carries_the_body_is_the_whole_answer(tmp_path: Path) -> None
     [exchange] = collection.exchanges()
     assert (exchange.response.status, exchange.response.raw_body) == (200, b"body")
     assert seal(collection).warnings == ()
+
+
+def test_fields_that_a_har_joins_by_line_ends_are_fields_of_their_own(tmp_path: Path) -> None:
+    """Chrome and tools on CDP join the values of one name; joined by commas, cookies are broken."""
+    given = tmp_path / "chrome.har"
+    joined = [
+        {"name": "set-cookie", "value": "a=1; Path=/\nb=2; Path=/"},
+        {"name": "X-Note", "value": "x\n y"},
+    ]
+    given.write_bytes(_har(_entry(headers=joined)))
+    collection, _ = _import(given, tmp_path)
+    seal(collection)
+    with Pack.open(collection.pack) as pack:
+        head = bytes(pack.entry(0).head)
+    assert re.findall(rb"(?i)(?<=\r\n)set-cookie: ([^\r]*)", head) == [b"a=1; Path=/", b"b=2; Path=/"]
+    assert b"X-Note: x  y\r\n" in head
+
+
+def test_a_form_that_a_har_lists_beside_an_empty_text(tmp_path: Path) -> None:
+    """OWASP ZAP writes both; without the fields, the entry has no body."""
+    given = tmp_path / "zap.har"
+    entry = _entry(method="POST")
+    fields = [{"name": "user", "value": "a b"}, {"name": "n", "value": "1"}]
+    mime = "application/x-www-form-urlencoded"
+    entry["request"] = {
+        "method": "POST",
+        "url": URL,
+        "headers": [{"name": "Content-Type", "value": mime}],
+        "bodySize": 12,
+        "postData": {"mimeType": mime, "params": fields, "text": ""},
+    }
+    given.write_bytes(_har(entry))
+    collection, report = _import(given, tmp_path)
+    assert not report.defects
+    seal(collection)
+    with Pack.open(collection.pack) as pack:
+        assert len(pack.lookup(request_key("POST", URL, mime, b"user=a+b&n=1"))) == 1
 
 
 def test_websocket_messages_of_a_har(tmp_path: Path) -> None:

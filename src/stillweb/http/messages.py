@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from stillweb.http.codec import has_encoding
 from stillweb.model import Headers, Request, Response, header
 
-_STATUS_LINE = re.compile(rb"(?:HTTP/[\d.]+|ICY)[ \t]+(\d{3})(?:[ \t]+([^\r\n]*))?\r*\n?")
-_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (\S.*?)(?: HTTP/[\d.]+)?\r*\n")
+# Users of warcio pass a whole first line beside its protocol: "HTTP/1.1 HTTP/1.1 200 OK".
+_STATUS_LINE = re.compile(rb"(?:(?:HTTP/[\d.]+|ICY)[ \t]+){1,2}(\d{3})(?:[ \t]+([^\r\n]*))?\r*\n?")
+_REQUEST_LINE = re.compile(rb"(?:HTTP/[\d.]+ )?([!#$%&'*+.^_`|~0-9A-Za-z-]+) (\S.*?)(?: HTTP/[\d.]+)?\r*\n")
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _STRAY_ENDS = (b"\r\n", b"\n", b"\r\n\r\n", b"\n\n")
 # Trailers and an empty line (RFC 9112 §7.1.2), or their beginning if the body is truncated.

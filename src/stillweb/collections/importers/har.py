@@ -41,6 +41,7 @@ _BODILESS = frozenset({101, 204, 205, 304})
 _DROPPED = frozenset({"content-encoding", "transfer-encoding", "content-length"})
 _CONTAINERS = 1 << 20
 _NO_TIME = "19700101000000"  # of entries before the first one with a time
+_FIELD_END = re.compile(r"\n(?![ \t])")  # a line that begins with a space continues the field (RFC 9112 §5.2)
 _ATTACHED = re.compile(r"[\w@+-][\w.@+-]*")
 
 
@@ -156,7 +157,8 @@ class HarFile:
     def _posted(self, request: dict[str, Any]) -> bytes:
         posted = request.get("postData") or {}
         text = posted.get("text")
-        if text is not None:
+        # OWASP ZAP and others write an empty text beside the fields of a form.
+        if text is not None and not (text == "" and _size(request.get("bodySize")) and posted.get("params")):
             if posted.get("encoding") == "base64":
                 return base64.b64decode(text)
             return _encode(str(text), str(posted.get("mimeType") or ""))
@@ -225,10 +227,12 @@ def _frames(entry: dict[str, Any]) -> Frames:
 
 
 def _headers(message: dict[str, Any]) -> Headers:
+    """Return the fields; browsers join those of one name, such as Set-Cookie, by line ends."""
     return tuple(
-        (str(each["name"]), str(each["value"]).replace("\r", "").replace("\n", ", "))
+        (str(each["name"]), " ".join(value.split("\n")))
         for each in message.get("headers") or ()
         if each["name"].lower() not in _DROPPED and not each["name"].startswith(":")
+        for value in _FIELD_END.split(str(each["value"]).replace("\r", ""))
     )
 
 
