@@ -437,3 +437,43 @@ async def test_results_wait_for_a_frame_that_gets_its_document(rig):
     names = [line.rsplit(" @", 1)[0] for line in text.splitlines()]
     assert names == ["in 1", "in 2", "in 3", "digest 1", "digest 2", "digest 3"]
     assert flags == ()
+
+
+async def test_workers_begin_in_the_order_of_their_creation(rig):
+    # A long script arrives later, and the browser reports a worker when its script has arrived.
+    text, flags = await come_to(
+        rig,
+        """for (const [name, size] of [['long', 8e6], ['short', 0]]) {
+          const code = new Blob([`/*${'x'.repeat(size)}*/ postMessage('${name} ' + Math.random())`]);
+          new Worker(URL.createObjectURL(code)).onmessage = ({ data }) => L(data);
+        }""",
+        sessions=2,
+    )
+    assert flags == ()
+    assert [line.split()[0] for line in text.splitlines()] == ["long", "short"]
+
+
+async def test_steps_of_the_navigation_api_are_taken_at_rests(rig):
+    text, flags = await come_to(
+        rig,
+        """addEventListener('hashchange', () => L(`hash ${location.hash}`)); addEventListener('popstate', () => L(`pop ${location.hash}`));
+        addEventListener('load', () => setTimeout(async () => {
+          const { key } = navigation.currentEntry;
+          location.hash = 'a';
+          history.pushState(1, '', '#b');
+          await navigation.back().finished; L('back');
+          await navigation.forward().committed; L('forward');
+          const first = navigation.traverseTo(key); L('asked'); await first.finished; L('first');
+          await navigation.back().finished.catch(({ name }) => L(name));
+          await navigation.traverseTo('none').committed.catch(({ name }) => L(name));
+          try { navigation.traverseTo(); } catch ({ name }) { L(name); }
+        }, 10));""",
+    )
+    assert flags == ()
+    names = [line.rsplit(" @", 1)[0] for line in text.splitlines()]
+    for event in ("hash #a", "pop #a", "hash #b", "pop #b", "hash ", "pop "):
+        assert event in names
+    others = [name for name in names if not name.startswith(("hash", "pop"))]
+    assert others == [
+        *("back", "forward", "asked", "first", "InvalidStateError", "InvalidStateError", "TypeError")
+    ]

@@ -247,6 +247,7 @@ class ExactContext:
         request = event["request"]
         kind = event.get("type", "Other").lower()
         if kind == "script" and is_worker_script(event["requestId"]):
+            self.workers.requested(event["requestId"], request["url"])
             self._on_worker_script(session, event["requestId"])
         if kind == "document" and not request["url"].startswith(_NO_TRAFFIC):
             self._loading_frames.pop(event.get("frameId", ""), None)

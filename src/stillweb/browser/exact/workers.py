@@ -98,20 +98,29 @@ class Workers:
         self._made[maker].add(worker)
         self._progress.set()
 
+    def requested(self, worker: str, url: str) -> int:
+        """Name a worker by its number among those of its URL, in the order of the requests for their scripts.
+
+        That is the order of their creation. The browser reports workers in the order in which their scripts
+        have arrived.
+        """
+        if worker not in self._names:
+            kind = "blob:" if url.startswith("blob:") else url
+            self._names[worker] = kind, self._counts.get(kind, 0)
+            self._counts[kind] = self._names[worker][1] + 1
+        return self._names[worker][1]
+
     def pin(self, session: CdpSession, target: dict[str, Any], waiting: bool) -> None:
         """Install clock and seeds in a new worker."""
         url = target["url"]
         if session.parent:
             self.reported(session.parent.target.get("targetId", ""), target["targetId"])
-        kind = "blob:" if url.startswith("blob:") else url
-        index = self._counts.get(kind, 0)
-        self._counts[kind] = index + 1
+        index = self.requested(target["targetId"], url)
         self._starting[target["targetId"]] = url
         self._unpinned.add(target["targetId"])
         if not waiting:
             self._lose(session)
         script = self._script(f"{target['type']}/{index}/")
-        self._names[target["targetId"]] = (kind, index)
         session.on("Debugger.paused", lambda _: self._on_paused(session, script))
         enabled = session.post("Debugger.enable")
         for event in ("Debugger.scriptParsed", "Inspector.workerScriptLoaded"):

@@ -306,13 +306,30 @@
       const count = by(delta);
       if (this !== history || !count) return apply(native, this, [delta]);
       invoke(lengthOf, this); // throws if the document is gone
-      steps.push(count);
+      steps.push([count, () => invoke(go, history, count)]);
       return undefined;
     } }[name];
   }
-  hooks.steps = () => steps.length ? steps[0] : 0;
+  const { navigation, Navigation: navigates } = globalThis;
+  const toKey = ([key]) => {
+    const entry = navigation.entries().find((each) => each.key === key);
+    return entry ? entry.index - navigation.currentEntry.index : 0;
+  };
+  const stepped = [["back", () => navigation.canGoBack ? -1 : 0], ["forward", () => navigation.canGoForward ? 1 : 0], ["traverseTo", toKey]];
+  for (const [name, by] of navigates ? stepped : []) {
+    const native = navigates.prototype[name];
+    navigates.prototype[name] = { [name](...args) {
+      const count = this === navigation && args.length >= native.length ? by(args) : 0;
+      if (!count) return apply(native, this, args);
+      const begun = new NativePromise((resolve) => steps.push([count, () => resolve(apply(native, this, args))]));
+      const finished = begun.then((result) => result.finished);
+      finished.catch(() => {}); // no unhandled rejection (HTML §7.2.6.8)
+      return { committed: begun.then((result) => result.committed), finished };
+    } }[name];
+  }
+  hooks.steps = () => steps.length ? steps[0][0] : 0;
   hooks.step = () => {
-    if (steps.length) invoke(go, history, steps.shift());
+    if (steps.length) steps.shift()[1]();
     return 1;
   };
 }
