@@ -38,7 +38,8 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.pack.seal import seal
 from stillweb.collections.warc.writer import CollectionWriter
-from stillweb.env.tasks.load import EvalKind, Evaluation, Task
+from stillweb.env.tasks.evaluators import EvalKind, Evaluation
+from stillweb.env.tasks.task import Task
 from stillweb.env.vector.pool import PoolOptions
 from stillweb.env.vector.rollout import Outcome, Rollout, RolloutOptions
 from stillweb.env.vector.vector import VectorEnv, VectorOptions

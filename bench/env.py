@@ -217,7 +217,7 @@ class Ours:
         await self._stack.aclose()
 
     async def reset(self, name: str, url: str) -> dict[str, Any]:
-        from stillweb.env.tasks.load import Task
+        from stillweb.env.tasks.task import Task
 
         assert self._env is not None
         began = time.perf_counter()

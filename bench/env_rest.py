@@ -19,7 +19,7 @@ from stillweb.collections.manifest import Manifest
 from stillweb.collections.pack.seal import seal
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.env.options import EnvOptions
-from stillweb.env.tasks.load import Task
+from stillweb.env.tasks.task import Task
 from stillweb.env.vector.pool import PoolOptions
 from stillweb.env.vector.vector import VectorEnv, VectorOptions
 from stillweb.model import Exchange, Request, Response

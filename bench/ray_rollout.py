@@ -35,7 +35,8 @@ from warc_bench import prepare
 from stillweb.browser.launch import browser_build
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.publish import PackRemote
-from stillweb.env.tasks.load import Task, load_tasks
+from stillweb.env.tasks.load import load_tasks
+from stillweb.env.tasks.task import Task
 from stillweb.env.vector.rollout import Rollout
 from stillweb.env.vector.vector import VectorEnv
 from stillweb.trainers.ray.rollouts import RayOptions, RayRollouts, WorkerPlacement

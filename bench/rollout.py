@@ -39,7 +39,8 @@ from warc_bench import prepare
 from env import OBSERVE, SCRIPTS, BrowserGym, Ours, browsergym_python, play
 from stillweb.browser.launch import browser_build
 from stillweb.env.options import EnvOptions
-from stillweb.env.tasks.load import Task, load_tasks
+from stillweb.env.tasks.load import load_tasks
+from stillweb.env.tasks.task import Task
 from stillweb.env.vector.vector import VectorEnv, VectorOptions
 from stillweb.errors import InfraError
 from stillweb.replay.client import ReplayClient

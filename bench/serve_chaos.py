@@ -40,7 +40,7 @@ from chaos import KINDS, VICTIMS, ended, folders, record, tasks, worth
 from processroles import roles
 from serving import program
 
-from stillweb.env.tasks.load import Task, task_to_dict
+from stillweb.env.tasks.task import Task, task_to_dict
 
 TTL = 5.0
 RECLAIMED = 10.0

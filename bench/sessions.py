@@ -32,7 +32,7 @@ from serving import program
 from stillweb.browser.launch import browser_build
 from stillweb.collections.layout import Collection
 from stillweb.env.options import EnvOptions
-from stillweb.env.tasks.load import Task
+from stillweb.env.tasks.task import Task
 from stillweb.env.vector.pool import PoolOptions
 from stillweb.env.vector.vector import VectorEnv, VectorOptions
 from stillweb.errors import InfraError, TaskError

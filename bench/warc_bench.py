@@ -25,7 +25,8 @@ from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.seal import seal
 from stillweb.env.check import TaskCheck, check_tasks
-from stillweb.env.tasks.load import Task, load_tasks
+from stillweb.env.tasks.load import load_tasks
+from stillweb.env.tasks.task import Task
 from stillweb.replay.pywb.backend import PywbOptions, serve_pywb
 from stillweb.replay.server.server import ReplayOptions, serve
 

@@ -8,7 +8,8 @@ import json
 import sys
 from pathlib import Path
 
-from stillweb.env.tasks.load import Task, load_tasks
+from stillweb.env.tasks.load import load_tasks
+from stillweb.env.tasks.task import Task
 
 PROMPT = (
     "You act on a web page by calling the tool browser, one action at a time. End with the action terminate."

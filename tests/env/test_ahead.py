@@ -15,7 +15,7 @@ from small_site import ORIGIN, RECORDED, build
 from stillweb.collections.pack.seal import seal
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.env.env import Env, EnvOptions
-from stillweb.env.tasks.load import Task
+from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.trace import Trace, run_trace
 from stillweb.env.vector.pool import BrowserProcess
 from stillweb.env.vector.vector import VectorEnv, VectorOptions

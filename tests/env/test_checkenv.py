@@ -11,7 +11,7 @@ from small_site import ORIGIN
 
 from stillweb.env.check import CheckOptions, check_env
 from stillweb.env.tasks.evaluators import AnswerEvaluator, ScriptEvaluator, UrlEvaluator
-from stillweb.env.tasks.load import Task
+from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.trace import Trace
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]

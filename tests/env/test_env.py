@@ -12,7 +12,8 @@ from small_site import ORIGIN, build
 
 from stillweb.browser.launch import launch
 from stillweb.env.env import Env, EnvOptions
-from stillweb.env.tasks.load import EvalKind, Evaluation, Task
+from stillweb.env.tasks.evaluators import EvalKind, Evaluation
+from stillweb.env.tasks.task import Task
 from stillweb.env.vector.vector import VectorEnv
 from stillweb.errors import (
     CollectionNotFound,

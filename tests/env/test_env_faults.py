@@ -12,7 +12,8 @@ from small_site import ORIGIN, build
 
 from stillweb.browser.launch import launch
 from stillweb.env.env import Env
-from stillweb.env.tasks.load import EvalKind, Evaluation, Task
+from stillweb.env.tasks.evaluators import EvalKind, Evaluation
+from stillweb.env.tasks.task import Task
 from stillweb.errors import EnvClosed, InfraError
 from stillweb.replay.client import ReplayClient
 from stillweb.replay.server.server import ReplayOptions, serve

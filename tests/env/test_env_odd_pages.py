@@ -15,10 +15,10 @@ from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.env.actions.perform import open_start
 from stillweb.env.env import Env, EnvOptions
 from stillweb.env.episode.tabs import Tabs
-from stillweb.env.tasks.evaluators import ScriptEvaluator
+from stillweb.env.tasks.evaluators import EvalKind, Evaluation, ScriptEvaluator
 from stillweb.env.tasks.evidence import Look
-from stillweb.env.tasks.load import EvalKind, Evaluation, Task
 from stillweb.env.tasks.scoring import read_script
+from stillweb.env.tasks.task import Task
 from stillweb.errors import InfraError, TaskError
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay.server.server import ReplayOptions, serve

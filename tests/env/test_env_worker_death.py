@@ -11,7 +11,8 @@ from small_site import ORIGIN, build
 
 from stillweb.collections.layout import Collection
 from stillweb.env.env import Env
-from stillweb.env.tasks.load import EvalKind, Evaluation, Task
+from stillweb.env.tasks.evaluators import EvalKind, Evaluation
+from stillweb.env.tasks.task import Task
 from stillweb.errors import InfraError
 from stillweb.polling import poll
 from stillweb.replay import ReplayClient, ReplayOptions, serve_cluster

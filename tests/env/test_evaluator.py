@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from stillweb.env.tasks.evaluators import EvalKind, Evaluation
 from stillweb.env.tasks.evidence import Evidence, Look, Reading
-from stillweb.env.tasks.load import EvalKind, Evaluation
 
 
 def score_answer(evaluation, answer):

@@ -11,7 +11,8 @@ import pytest
 from small_site import ORIGIN, build
 
 from stillweb.env.options import EnvOptions
-from stillweb.env.tasks.load import EvalKind, Evaluation, Task
+from stillweb.env.tasks.evaluators import EvalKind, Evaluation
+from stillweb.env.tasks.task import Task
 from stillweb.env.vector.vector import VectorOptions
 from stillweb.errors import InfraError, UsageError
 from stillweb.polling import poll

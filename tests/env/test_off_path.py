@@ -13,7 +13,7 @@ from stillweb.browser.state import state_of
 from stillweb.env.env import Env, EnvOptions
 from stillweb.env.episode.offpath import off_path_mode
 from stillweb.env.tasks.evaluators import UrlEvaluator
-from stillweb.env.tasks.load import Task
+from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.trajectory import Trajectory, trajectories_in
 from stillweb.env.vector.vector import VectorEnv, VectorOptions
 from stillweb.errors import UsageError

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillweb.env.observations.observation import Observation
-from stillweb.env.tasks.load import Task
+from stillweb.env.tasks.task import Task
 from stillweb.env.vector.rollout import Outcome, Planned, RolloutOptions, play
 from stillweb.errors import CollectionNotFound, EnvError, InfraError, TaskError
 

@@ -13,7 +13,8 @@ from stillweb.env.tasks.evaluators import (
     UrlEvaluator,
 )
 from stillweb.env.tasks.evidence import Evidence, Judgement, Question, Reading
-from stillweb.env.tasks.load import load_tasks, task_from_dict, task_to_dict, webarena_tasks
+from stillweb.env.tasks.load import load_tasks, webarena_tasks
+from stillweb.env.tasks.task import task_from_dict, task_to_dict
 from stillweb.errors import TaskError
 
 SITES = {

@@ -9,7 +9,8 @@ import pytest
 from small_site import ORIGIN
 
 from stillweb.env.env import Env
-from stillweb.env.tasks.load import EvalKind, Evaluation, Task
+from stillweb.env.tasks.evaluators import EvalKind, Evaluation
+from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.propose import propose_trace
 from stillweb.env.trajectories.trace import Trace, run_trace
 from stillweb.errors import TaskError, UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stillweb.env.trajectories.trajectory import Trajectory
-from stillweb.env.trajectories.tree import trees_of
+from stillweb.server.viewer.app import trees_of
 
 
 def episode(actions: str, reward: float | None = 0.0, *, seed: int = 0, seen: str = "") -> Trajectory:

@@ -22,8 +22,8 @@ from stillweb.env.tasks.evaluators import (
     ScriptEvaluator,
     UrlEvaluator,
 )
-from stillweb.env.tasks.load import Task
 from stillweb.env.tasks.requests import RequestEvaluator
+from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.rescore import rescore, rescore_all
 from stillweb.env.trajectories.trace import Trace, run_trace
 from stillweb.env.trajectories.trajectory import Trajectory, trajectories_in

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from stillweb.cli.episodes.rescore import rescore as command
 from stillweb.env.tasks.evaluators import AnswerEvaluator
 from stillweb.env.tasks.evidence import Evidence, Look, Reading
-from stillweb.env.tasks.load import Task, task_to_dict
+from stillweb.env.tasks.task import Task, task_to_dict
 from stillweb.env.trajectories.events import ConsoleLog, StepEvents, events_line
 from stillweb.env.trajectories.rescore import rescore
 from stillweb.env.trajectories.trajectory import (

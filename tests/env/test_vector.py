@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 from small_site import ORIGIN
 
-from stillweb.env.tasks.load import EvalKind, Evaluation, Task
+from stillweb.env.tasks.evaluators import EvalKind, Evaluation
+from stillweb.env.tasks.task import Task
 from stillweb.env.vector.pool import PoolOptions
 from stillweb.env.vector.rollout import Outcome, RolloutOptions
 from stillweb.env.vector.vector import VectorEnv, VectorOptions

@@ -6,8 +6,7 @@ import pytest
 from played_tasks import CLICKS, FILLS
 
 from stillweb.browser.launch import find_browser
-from stillweb.env.tasks.load import task_from_dict
-from stillweb.env.tasks.task import task_to_dict
+from stillweb.env.tasks.task import task_from_dict, task_to_dict
 
 pytestmark = [pytest.mark.browser, pytest.mark.shared, pytest.mark.timeout(300)]
 

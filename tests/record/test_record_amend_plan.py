@@ -22,8 +22,7 @@ from stillweb.errors import CollectionError, UsageError
 from stillweb.matching.captures import vary_digest
 from stillweb.matching.rules import Rules
 from stillweb.model import Exchange, Page, Request, Response
-from stillweb.record.amend.input import read_wanted
-from stillweb.record.amend.plan import FetchMethod, SealedIndex, identity, plan
+from stillweb.record.amend.plan import FetchMethod, SealedIndex, identity, plan, read_wanted
 from stillweb.record.amend.writer import NewOnlyWriter
 
 HERE = "https://site.test"

@@ -12,7 +12,8 @@ from small_site import ORIGIN, build
 
 from stillweb.browser.launch import find_browser
 from stillweb.collections.layout import Collection
-from stillweb.env.tasks.load import EvalKind, Evaluation, Task
+from stillweb.env.tasks.evaluators import EvalKind, Evaluation
+from stillweb.env.tasks.task import Task
 from stillweb.env.vector.pool import PoolOptions
 from stillweb.env.vector.vector import VectorOptions
 from stillweb.replay.server.server import ReplayOptions, serve

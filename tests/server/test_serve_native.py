@@ -15,7 +15,8 @@ import pytest
 from served_pages import filling, lease, play, step
 from small_site import ORIGIN
 
-from stillweb.env.tasks.load import EvalKind, Evaluation, Task, task_to_dict
+from stillweb.env.tasks.evaluators import EvalKind, Evaluation
+from stillweb.env.tasks.task import Task, task_to_dict
 from stillweb.errors import UsageError
 from stillweb.polling import poll
 from stillweb.replay.client import ReplayClient

@@ -16,7 +16,8 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.seal import seal
-from stillweb.env.tasks.load import Task, load_tasks
+from stillweb.env.tasks.load import load_tasks
+from stillweb.env.tasks.task import Task
 from stillweb.replay.server.server import ReplayOptions, serve
 from stillweb.server.options import ServeOptions
 from stillweb.server.serving import RolloutServer, serve_rollouts

@@ -11,7 +11,7 @@ from endpoint_standin import called, refused, said, standin
 
 from stillweb.env.actions.action import Action, parse, tool_schema
 from stillweb.env.observations.observation import Observation, Tab
-from stillweb.env.tasks.load import Task
+from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.trace import Trace
 from stillweb.errors import AgentError, UsageError
 from stillweb.trainers.agents import load_agent

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillweb.env.tasks.evaluators import ScriptEvaluator
-from stillweb.env.tasks.load import Task, task_to_dict
+from stillweb.env.tasks.task import Task, task_to_dict
 from stillweb.env.trajectories.trajectory import FILE, ContentFiles, Trajectory
 from stillweb.env.vector.rollout import Outcome, Rollout
 from stillweb.errors import TaskError, UsageError

@@ -14,7 +14,7 @@ import yaml
 from endpoint_standin import called, refused, standin
 from small_site import ORIGIN, build
 
-from stillweb.env.tasks.load import Task
+from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.rescore import rescore_all
 from stillweb.env.trajectories.trajectory import trajectories_in
 from stillweb.polling import poll

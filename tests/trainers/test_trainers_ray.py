@@ -27,7 +27,9 @@ from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.seal import seal
 from stillweb.env.env import Env
 from stillweb.env.options import EnvOptions
-from stillweb.env.tasks.load import EvalKind, Evaluation, Task, load_tasks
+from stillweb.env.tasks.evaluators import EvalKind, Evaluation
+from stillweb.env.tasks.load import load_tasks
+from stillweb.env.tasks.task import Task
 from stillweb.env.vector.rollout import Outcome, Planned, RolloutOptions
 from stillweb.env.vector.vector import VectorOptions
 from stillweb.errors import CollectionNotFound, InfraError, ResetNeeded, UsageError

@@ -45,8 +45,6 @@ from stillweb.errors import InfraError
 from stillweb.options import Option
 from stillweb.replay import ReplayClient
 
-__all__ = ["AuditFinding", "AuditOptions", "AuditReport", "audit_tasks", "static_findings"]
-
 Severity = Literal["error", "warning", "note"]
 
 ABSURD = ("stillweb audit: no such answer", "N/A", "0", "yes", "true", "[]", "{}")

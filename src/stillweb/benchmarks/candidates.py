@@ -24,8 +24,6 @@ from stillweb.benchmarks.pages import PRICE, SiteFact, SiteItem, SitePage, SiteT
 from stillweb.benchmarks.site import SiteMap
 from stillweb.env.tasks.evaluators import AnswerEvaluator, TaskEvaluator, UrlEvaluator
 
-__all__ = ["FAMILIES", "SiteFacts", "TaskCandidate"]
-
 NOT_FOUND = "N/A"
 _NOT_SAID = f"Answer “{NOT_FOUND}” if the site does not say."
 _WRONG = 20  # wrong answers of a candidate

@@ -20,8 +20,6 @@ from stillweb.benchmarks.pages import PRICE, SiteControl, SiteForm, SitePage, fo
 from stillweb.env.tasks.evaluators import AllEvaluator, AnswerEvaluator
 from stillweb.env.tasks.requests import RequestEvaluator
 
-__all__ = ["change_and_verify", "choose_options", "press_buttons", "search_words", "send_forms"]
-
 _SEARCH = re.compile(r"\b(search|query|find|q)\b", re.IGNORECASE)
 _UNSUITED = ("password", "file", "date", "datetime-local", "time", "color", "range")
 _SECRET = re.compile(r"passw|captcha|token|card.?number|cvv", re.IGNORECASE)

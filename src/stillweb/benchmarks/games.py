@@ -23,8 +23,6 @@ from stillweb.env.tasks.miniwob import miniwob_tasks
 from stillweb.env.tasks.task import TaskOrigin
 from stillweb.errors import TaskError, UsageError
 
-__all__ = ["game_oracle", "game_plans"]
-
 _JUDGE = SiteEvaluator(
     reward="WOB_RAW_REWARD_GLOBAL > 0 ? 1 : 0",
     ended="WOB_DONE_GLOBAL",

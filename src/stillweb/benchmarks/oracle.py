@@ -19,8 +19,6 @@ from stillweb.env import Env, Observation, Task
 from stillweb.env.episode.perturbation import FAULT_TEXTS, is_dismissal
 from stillweb.errors import InfraError, TaskError
 
-__all__ = ["OracleRun", "action_of", "retry_episode", "run_oracle"]
-
 Step = Mapping[str, Any]
 T = TypeVar("T")
 

@@ -19,19 +19,6 @@ from stillweb.urls import wire_url
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborHTMLParser
 
-__all__ = [
-    "PRICE",
-    "SiteControl",
-    "SiteFact",
-    "SiteForm",
-    "SiteItem",
-    "SiteLink",
-    "SitePage",
-    "SiteTable",
-    "fold",
-    "read_page",
-]
-
 PRICE = re.compile(r"(?P<before>[£$€])\s?(?P<number>\d[\d,]*(?:\.\d\d)?)|(?P<after>\d[\d.]*,\d\d)\s?€")
 _INVISIBLE = "script, style, noscript, template, [hidden], [aria-hidden=true], svg, head > *:not(title)"
 _HIDDEN_STYLE = re.compile(r"display:\s*none|visibility:\s*hidden")

@@ -21,8 +21,6 @@ from stillweb.benchmarks.pages import fold
 from stillweb.env import Task
 from stillweb.errors import UsageError
 
-__all__ = ["ParaphrasedTasks", "fault_of", "paraphrase_tasks"]
-
 _KEY_VARIABLE = "OPENAI_API_KEY"
 _REQUEST = (
     "Rewrite the request of a user of a web site in other words, as another person would say it. Keep its "

@@ -22,8 +22,6 @@ from stillweb.errors import UsageError
 from stillweb.options import Option
 from stillweb.replay import ReplayClient
 
-__all__ = ["PerturbedOptions", "PerturbedTask", "prove_perturbed"]
-
 
 @dataclass(frozen=True, slots=True)
 class PerturbedOptions:

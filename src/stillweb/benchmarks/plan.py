@@ -16,8 +16,6 @@ from stillweb.benchmarks.site import SiteMap, SiteStep, SiteWay
 from stillweb.env import Task
 from stillweb.env.tasks.task import TaskOrigin
 
-__all__ = ["TaskPlan", "TaskPlanner"]
-
 _LONGEST = 3  # clicks from the start page to the first page that a task needs
 _LEG = 4  # clicks between two pages that a task needs
 _SHORT = 15_000  # characters of a start page; every episode and walk observes it

@@ -45,8 +45,6 @@ from stillweb.matching.rules import Rules
 from stillweb.replay import ReplayClient
 from stillweb.urls import wire_url
 
-__all__ = ["ProofOptions", "ProofResult", "TaskProver"]
-
 T = TypeVar("T")
 
 _PLAYS = 256  # oracles' episodes that are kept; an evicted one is played again when a task needs it

@@ -22,8 +22,6 @@ from stillweb.http.codec import decode
 from stillweb.model import Capture, Exchange, header
 from stillweb.urls import wire_url
 
-__all__ = ["SiteMap", "SiteStep", "SiteWay", "SiteWrite", "read_site", "read_texts", "split_pages"]
-
 MOST_PAGES = 2_000
 _CHARSET = re.compile(rb"""<meta[^>]+charset=["']?([\w-]+)""", re.IGNORECASE)
 _SUFFIX = re.compile(r"\s+(?=[|\u2013\u2014·:\[-])")

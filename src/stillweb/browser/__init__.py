@@ -9,7 +9,8 @@ settled.
 from stillweb.browser.activity import Activity, Requested
 from stillweb.browser.context import open_context, plain_user_agent
 from stillweb.browser.launch import BrowserBuild, browser_build, find_browser, launch
-from stillweb.browser.observe.axtree import AxNode, AxTree, Bids, axtree
+from stillweb.browser.observe.axtree import AxNode, AxTree, axtree
+from stillweb.browser.observe.bids import Bids
 from stillweb.browser.observe.page import page_html, page_text, screenshot
 from stillweb.browser.profile import Level, Pinning, Profile
 from stillweb.browser.settle import Settled, settle

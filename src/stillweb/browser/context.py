@@ -28,8 +28,6 @@ from stillweb.browser.shared_workers import shared_workers_of
 from stillweb.browser.state import PinnedState, states
 from stillweb.errors import InfraError, UsageError
 
-__all__ = ["client_hints"]
-
 _CHROME = re.compile(r"Chrom(?:e|ium)/(\d+)((?:\.\d+)*)")
 _EDGE = re.compile(r"Edg(?:A|iOS)?/")
 _ANDROID = re.compile(r"Android ([\d.]+)(?:; ([^;)]+?))?(?: Build/[^)]*)?\)")

@@ -13,8 +13,6 @@ from playwright.async_api import Playwright, async_playwright
 
 from stillweb.errors import InfraError
 
-__all__ = ["DOWNLOAD", "as_playwright_error", "is_driver_gone", "playwright_driver"]
-
 _VERSION_SECONDS = 10.0
 
 DOWNLOAD = "Download is starting"

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-__all__ = ["cpu_family", "fonts_digest"]
-
 _CPUINFO = Path("/proc/cpuinfo")
 _FC_SECONDS = 30.0
 

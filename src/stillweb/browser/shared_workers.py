@@ -16,8 +16,6 @@ from weakref import WeakKeyDictionary
 from playwright.async_api import Browser, CDPSession
 from playwright.async_api import Error as PlaywrightError
 
-__all__ = ["SharedWorkers", "shared_workers_of"]
-
 _FILTER = [{"type": "shared_worker"}]
 _COMMAND = json.dumps({"id": 1, "method": "Runtime.getHeapUsage"})  # no script can notice it
 

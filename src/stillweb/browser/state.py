@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from stillweb.browser.exact.context import ExactContext
     from stillweb.browser.shared_workers import SharedWorkers
 
-__all__ = ["PinnedState", "state_of", "states"]
-
 
 @dataclass(slots=True)
 class PinnedState:

@@ -22,7 +22,8 @@ from rich.console import Console
 
 from stillweb import clock
 from stillweb.browser import Activity, Level, launch, open_context, settle
-from stillweb.browser.observe.axtree import AxNode, Bids, axtree
+from stillweb.browser.observe.axtree import AxNode, axtree
+from stillweb.browser.observe.bids import Bids
 from stillweb.browser.profile import BEST_LEVEL
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import echo, print_json, print_table, stderr
@@ -39,7 +40,8 @@ from stillweb.env.actions.perform import open_start, perform
 from stillweb.env.episode.determinism import level_of
 from stillweb.env.episode.tabs import Tabs
 from stillweb.errors import InfraError, RecordError, TaskError, UsageError
-from stillweb.record.crawl.crawl import CrawlEvent, CrawlReport, OnEvent, crawl
+from stillweb.record.crawl.crawl import OnEvent, crawl
+from stillweb.record.crawl.report import CrawlEvent, CrawlReport
 from stillweb.record.options import CrawlOptions, RecordOptions
 from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.resolve import ResolveRule

@@ -30,7 +30,7 @@ from stillweb.errors import TaskError, UsageError
 from stillweb.server.options import ServeOptions
 
 if TYPE_CHECKING:
-    from stillweb.env.tasks.load import Task
+    from stillweb.env.tasks.task import Task
     from stillweb.server.serving import RolloutServer
 
 _END_SECONDS = 10.0  # after the drain, for open responses and browsers

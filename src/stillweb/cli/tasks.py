@@ -91,7 +91,7 @@ def make(ctx: click.Context, /, name: str, options: MakeOptions, **given: Any) -
         echo(f"{paraphrased.accepted} paraphrases accepted; {rejected or 'none'} rejected", err=True)
     _write_tasks(given["out"], tasks)
     if given["report"]:
-        from stillweb.benchmarks.report import write_made_report  # jinja2 and Pillow are slow to import
+        from stillweb.benchmarks.make import write_made_report  # jinja2 and Pillow are slow to import
 
         write_made_report(made, given["report"])
     if given["as_json"]:
@@ -171,7 +171,7 @@ def audit(ctx: click.Context, /, file: Path, options: AuditOptions, **given: Any
         raise UsageError(f"{file} has no task", hint="stillweb env tasks FILE lists tasks")
     report = until_signal(_audit(file, found, options, given))
     if given["report"]:
-        from stillweb.benchmarks.report import write_audit_report  # jinja2 is slow to import
+        from stillweb.benchmarks.make import write_audit_report  # jinja2 is slow to import
 
         write_audit_report(report.to_dict(), given["report"])
     if given["as_json"]:

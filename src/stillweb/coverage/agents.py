@@ -26,8 +26,6 @@ from stillweb.urls import wire_url
 if TYPE_CHECKING:
     from stillweb.env.vector.rollout import Agent, Policy
 
-__all__ = ["AGENTS", "WalkAgent", "WalkPolicies", "walk_agent"]
-
 Action = Mapping[str, Any]
 
 _TEXT_FIELDS = frozenset(("textbox", "searchbox"))

@@ -17,16 +17,6 @@ from stillweb.record.explore.plan import AvoidRules
 if TYPE_CHECKING:
     from stillweb.coverage.measure import CoverageResult, StepRecord
 
-__all__ = [
-    "LEFT_ALONE",
-    "MissCause",
-    "Obstacles",
-    "causes_of",
-    "closable_rate",
-    "is_left_alone",
-    "url_template",
-]
-
 LEFT_ALONE = "left alone: logs out, deletes or orders"
 """Instead of a command, for controls that the recorder does not use."""
 

@@ -48,8 +48,6 @@ from stillweb.replay.ledger.misses import gather
 from stillweb.replay.onmiss.relay import Head
 from stillweb.urls import host_of, wire_url
 
-__all__ = ["FillOptions", "FillReport", "choose_unused", "fill"]
-
 _STEPS = 30  # of one walk
 _DRY = 200  # requesting steps over which the share of new answers is taken
 _ENTER = 0.5  # share of filled fields that Enter is pressed in

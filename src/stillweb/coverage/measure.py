@@ -28,8 +28,6 @@ from stillweb.replay.ledger.file import LedgerLine
 from stillweb.replay.ledger.misses import gather
 from stillweb.urls import host_of, wire_url
 
-__all__ = ["CoverageOptions", "CoverageResult", "StepRecord", "WalkRecord", "measure", "walk_options"]
-
 _ATTEMPTS = 2  # of one walk, if browser or proxy fail
 
 

@@ -19,8 +19,6 @@ from stillweb.templates import templates_of
 if TYPE_CHECKING:
     from stillweb.coverage.until import UntilReport
 
-__all__ = ["CausePicture", "take_pictures", "write_report"]
-
 PICTURES = 8
 """Causes that get a picture, the most frequent first."""
 

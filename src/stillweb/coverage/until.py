@@ -43,8 +43,6 @@ from stillweb.replay import ReplayClient, ensure_sealed
 from stillweb.replay.pywb.backend import BACKENDS, serve_by
 from stillweb.urls import host_of
 
-__all__ = ["Round", "UntilOptions", "UntilReport", "needs_walks", "record_until"]
-
 _SEEDS_APART = 10_000  # between the seeds of two measurements
 _ERRANDS = 150  # misses that one round amends, the most frequent first
 _HARVEST_LEAST, _HARVEST_MOST = 0.25, 0.6  # shares of a pass

@@ -8,12 +8,16 @@ from .actions.action import (
     tool_schema,
 )
 from .check import CheckOptions, EnvCheck, TaskCheck, check_env, check_tasks
-from .env import Env, EnvOptions
+from .env import Env
 from .episode.tabs import DialogAnswers
 from .observations.observation import Observation, Observe, Tab
+from .options import EnvOptions
+from .tasks.evaluators import EvalKind, Evaluation
 from .tasks.evidence import Evidence, Judge, Score
-from .tasks.load import EvalKind, Evaluation, Task, load_tasks, native_tasks, warc_bench_tasks, webarena_tasks
+from .tasks.load import load_tasks, warc_bench_tasks, webarena_tasks
 from .tasks.miniwob import miniwob_tasks
+from .tasks.native import native_tasks
+from .tasks.task import Task
 from .trajectories.propose import propose_trace
 from .trajectories.trace import Trace, TraceRun, run_trace
 from .trajectories.trajectory import Trajectory

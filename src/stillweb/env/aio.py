@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-__all__ = ["LoopThread", "Started", "both"]
-
 A = TypeVar("A")
 B = TypeVar("B")
 

@@ -23,14 +23,12 @@ from stillweb.browser.launch import launch
 from stillweb.browser.profile import BEST_LEVEL, LEVEL, Level
 from stillweb.env.env import Env
 from stillweb.env.episode.determinism import level_of
-from stillweb.env.tasks.load import Task
+from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.propose import propose_trace
 from stillweb.env.trajectories.trace import Failure, Trace, TraceRun, run_trace
 from stillweb.errors import InfraError, TaskError, UsageError
 from stillweb.options import Option, format_counts, parse_counts
 from stillweb.replay import ReplayClient
-
-__all__ = ["CheckOptions", "EnvCheck", "StepDivergence", "TaskCheck", "check_env", "check_tasks"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,6 @@ from stillweb.errors import (
 from stillweb.matching.resolver import OnWrite
 from stillweb.replay import ReplayClient
 
-__all__ = ["Env", "EnvOptions"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -28,21 +28,9 @@ from PIL import Image
 from stillweb.browser.profile import BEST_LEVEL
 from stillweb.env.aio import LoopThread
 from stillweb.env.observations.observation import Observation
-from stillweb.env.tasks.load import Task
+from stillweb.env.tasks.task import Task
 from stillweb.env.vector.vector import VectorEnv, VectorOptions
 from stillweb.errors import ExtraNotInstalled, InfraError, UsageError
-
-__all__ = [
-    "ALWAYS",
-    "PICTURES",
-    "AnyText",
-    "GymOptions",
-    "StillwebEnv",
-    "StillwebVectorEnv",
-    "blank",
-    "observation_space",
-    "pixels",
-]
 
 try:
     import numpy as np

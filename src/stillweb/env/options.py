@@ -16,8 +16,6 @@ from stillweb.errors import UsageError
 from stillweb.matching.resolver import UnrecordedAnswers
 from stillweb.options import Option
 
-__all__ = ["EnvOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class EnvOptions:

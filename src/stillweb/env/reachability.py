@@ -22,8 +22,6 @@ from stillweb.env.episode.start import pinning_of
 from stillweb.errors import InfraError
 from stillweb.replay import ReplayClient
 
-__all__ = ["ActionCheck", "check_reach", "sample_reach"]
-
 
 @dataclass(frozen=True, slots=True)
 class ActionCheck:

@@ -22,8 +22,6 @@ from stillweb.model import Request
 if TYPE_CHECKING:
     from stillweb.matching.captures import Candidate, Entry
 
-__all__ = ["PolledConnections", "closing", "is_transport", "sid_of"]
-
 PATH = re.compile(r"(?:/[^/*?\[\]]+)*/(?:socket|engine)\.io/")
 _SID = re.compile(rb'\A(?:\d+:)?0\{"sid":"([^"\\]+)"')
 _CLOSE, _NOOP = b"1", b"6"

@@ -21,8 +21,6 @@ from stillweb.record.login.steps import Login, read_login
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.record.proxy.resolve import parse_all
 
-__all__ = ["CrawlDefaults", "read_defaults", "remove_defaults", "write_defaults"]
-
 _FOLDER = ".recorded"
 
 

@@ -14,8 +14,6 @@ from stillweb.record.behaviors.options import ALL, Behavior, Budget, parse_behav
 from stillweb.record.login.steps import Login
 from stillweb.record.proxy.resolve import ResolveRule, parse_all
 
-__all__ = ["SecretsOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class SecretsOptions:

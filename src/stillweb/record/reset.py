@@ -13,8 +13,6 @@ from stillweb.options import Option
 if TYPE_CHECKING:
     from stillweb.record.harvest.fetch import PageFetcher
 
-__all__ = ["SiteReset"]
-
 _SAID = 2000  # characters of a failed command's output in an error
 
 

@@ -19,15 +19,13 @@ from stillweb.http.control import (
     ConnectionState,
     Ledger,
     ReloadResult,
-    ReplayInfo,
     SessionInfo,
     error_for,
     parse_info,
     parse_ledger,
 )
+from stillweb.http.control import ReplayInfo as ReplayInfo
 from stillweb.matching.resolver import OnWrite
-
-__all__ = ["OpenSession", "ReplayClient", "ReplayInfo"]
 
 T = TypeVar("T")
 

@@ -23,8 +23,6 @@ from stillweb.browser.cdp.connection import CdpError, CdpSession
 from stillweb.browser.state import state_of
 from stillweb.errors import InfraError
 
-__all__ = ["PlaywrightCdpSession"]
-
 
 class PlaywrightCdpSession:
     """CDP session of a page, with Playwright's `on` and `send`; results and events are plain data."""

@@ -21,8 +21,6 @@ from stillweb.browser.cdp.connection import CdpSession
 if TYPE_CHECKING:
     from stillweb.browser.activity import Activity
 
-__all__ = ["ConnectionCounts", "Connections"]
-
 _ARRIVE_SECONDS = 5.0  # real; frames of replay arrive within milliseconds
 _LOOK_SECONDS = 0.05  # real; between two requests to the server
 _OFTEN = 2  # equal counts in sequence, since one may be reported late

@@ -35,8 +35,6 @@ from stillweb.errors import InfraError
 if TYPE_CHECKING:
     from stillweb.browser.activity import Activity
 
-__all__ = ["ExactContext", "RequestLoop", "Scripts"]
-
 # Frame times are far ahead of the machine's uptime (31 years, in ms): a browser that finds itself behind uses
 # the real time instead.
 _FRAME_EPOCH = 1e12

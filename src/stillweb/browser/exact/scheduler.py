@@ -19,8 +19,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["PendingRequest", "RequestScheduler", "RequestStage"]
-
 # Requests whose end is not awaited: pings have no response, and streams end when the page ends them.
 _UNTIL_RESPONSE = frozenset({"eventsource", "media", "websocket"})
 _NOT_AT_ALL = frozenset({"ping", "cspviolationreport"})

@@ -20,8 +20,6 @@ from typing import Any, Self
 
 from stillweb.browser.cdp.connection import CdpError, CdpSession, is_worker_script
 
-__all__ = ["WorkerWaits", "Workers"]
-
 _ROUNDS = 500  # of messages between workers and pages
 
 

@@ -38,7 +38,7 @@ from stillweb.browser.input.elements import (
     shown_parts,
 )
 from stillweb.browser.input.pointer import Button, Point, Pointer, hold_modifier
-from stillweb.browser.observe.axtree import Bids
+from stillweb.browser.observe.bids import Bids
 from stillweb.errors import InfraError
 
 _CHOOSER_SECONDS = 1.0  # for the event that a click opened a file chooser

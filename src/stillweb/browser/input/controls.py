@@ -20,17 +20,6 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from stillweb.browser.observe.survey import Item, Survey
 
-__all__ = [
-    "Control",
-    "FormField",
-    "PageForm",
-    "PageState",
-    "controls_of",
-    "state_digest",
-    "state_of_survey",
-    "state_url",
-]
-
 _DIGITS = re.compile(r"\d+")
 _ADS = re.compile(
     r"(^|[-_\s])(ads?|advert\w*|sponsor\w*|banner-?ad|google_ads\w*)([-_\s\d]|$)", re.IGNORECASE

@@ -21,7 +21,7 @@ from stillweb.browser.input.pointer import Point
 from stillweb.errors import InfraError
 
 if TYPE_CHECKING:
-    from stillweb.browser.observe.axtree import Bids
+    from stillweb.browser.observe.bids import Bids
 
 
 Target = str | Point

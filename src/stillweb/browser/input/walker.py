@@ -29,8 +29,6 @@ from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import settle
 from stillweb.errors import InfraError
 
-__all__ = ["Act", "Walker", "fields_of", "walking"]
-
 _ATTEMPTS = 3
 _ACTION_MS = 30_000
 _WHEEL = 700

@@ -26,8 +26,6 @@ from stillweb.errors import InfraError
 from stillweb.garbage import uncollected
 from stillweb.text import well_formed
 
-__all__ = ["INTERACTIVE", "AxNode", "AxTree", "Bids", "axtree"]
-
 INTERACTIVE = frozenset(
     (
         *(

@@ -17,7 +17,7 @@ from stillweb.cli.options import options_from
 from stillweb.cli.record.shared import LISTENING, Addition, addition_options, is_given
 from stillweb.record.amend.amend import AmendOptions, AmendReport, FetchOutcome
 from stillweb.record.amend.amend import amend as amend_collection
-from stillweb.record.amend.input import read_wanted
+from stillweb.record.amend.plan import read_wanted
 from stillweb.scratch import scratch_folder
 
 if TYPE_CHECKING:

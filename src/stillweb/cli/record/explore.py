@@ -15,8 +15,8 @@ from stillweb.cli.record.shared import LISTENING, Addition, addition_options, re
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
 from stillweb.record.crawl.scope import Scope
-from stillweb.record.explore.explore import ExploreEvent, ExploreOptions, ExploreReport
 from stillweb.record.explore.explore import explore as explore_pages
+from stillweb.record.explore.options import ExploreEvent, ExploreOptions, ExploreReport
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.options import CrawlOptions
 

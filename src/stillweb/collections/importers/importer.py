@@ -29,10 +29,9 @@ from stillweb.collections.manifest import Manifest
 from stillweb.collections.warc.cdxj import format_line, read_cdxj, write_lines
 from stillweb.collections.warc.exchanges import REVISIT, without_original
 from stillweb.collections.warc.frames import RecordFrames
-from stillweb.collections.warc.reader import GZIP_MAGIC, sniff
+from stillweb.collections.warc.reader import GZIP_MAGIC, sniff, unpack_zstd
 from stillweb.collections.warc.records import WarcRecord
 from stillweb.collections.warc.writer import CollectionWriter
-from stillweb.collections.warc.zstd import unpack_zstd
 from stillweb.errors import CollectionError, CollectionExists, MalformedWarc, UsageError
 from stillweb.matching.rules import Rules
 from stillweb.model import Capture, Exchange, Page

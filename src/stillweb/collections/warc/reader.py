@@ -2,7 +2,8 @@
 
 Three containers: plain; gzip with one member per record, the only gzip that can be read by offset; and gzip
 with other members. All use the parsers of `records` over bytes in memory or mapped; a gzip member is inflated
-completely, to a file beyond 64 MiB.
+completely, to a file beyond 64 MiB. `unpack_zstd` unpacks a file that is compressed with Zstandard, as
+ArchiveTeam and Zeno write them, to a plain one.
 
 Invariants: `read_record(path, r.offset, r.length)` equals r if the file is sound. In a damaged file every
 complete record is read, and each damage is one `Defect` at its stored offset. Nothing is printed. warcio's
@@ -21,6 +22,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
+
+import zstandard
 
 from stillweb.collections.defects import Defect, Report, Severity
 from stillweb.collections.limits import UnpackBudget, check_ratio, max_unpacked
@@ -91,8 +95,8 @@ def _payloads(record: WarcRecord) -> Iterator[bytes]:
 
 
 GZIP_MAGIC = b"\x1f\x8b\x08"
-ZSTD_MAGICS = (b"\x28\xb5\x2f\xfd", b"\x5d\x2a\x4d\x18")
-"""Starts of a Zstandard frame (RFC 8878 §3.1.1) and of the dictionary that a WARC may begin with."""
+# Starts of a Zstandard frame (RFC 8878 §3.1.1) and of the dictionary that a WARC may begin with.
+_FRAME, _DICTIONARY = b"\x28\xb5\x2f\xfd", b"\x5d\x2a\x4d\x18"
 _SPOOL = 64 << 20
 _RECORD = 2048  # bytes that the note of a record takes while a file is indexed
 _STEP = 64 << 10  # at most this many bytes before a corrupt byte are lost
@@ -161,7 +165,7 @@ def sniff(path: Path) -> str:
             head = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(head, 4096)
         except zlib.error:
             return ""
-    if head.startswith(ZSTD_MAGICS):
+    if head.startswith((_FRAME, _DICTIONARY)):
         return "zstd"
     if _grammar(head) is ARC:
         return "arc"
@@ -379,3 +383,76 @@ def _inflate(stored: mmap.mmap, at: int, path: Path) -> _Member:
             spool.flush()
             return _Member(mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ), end, flaw)
     return _Member(b"".join(parts), at + 1 if flaw and flaw.code == "corrupt" else end, flaw)
+
+
+_SKIPPABLE = range(0x184D2A50, 0x184D2A60)  # RFC 8878 §3.1.2
+_MAX_DICTIONARY = 16 << 20  # bytes; trained dictionaries have about 100 KiB
+_MAX_WINDOW = 128 << 20  # bytes; the tools write windows of at most 8 MiB, `zstd --ultra -22` of 128 MiB
+_ZSTD_STEP = 1 << 10  # bytes for each call: a block of 4 bytes yields 128 KiB
+
+
+def unpack_zstd(path: Path, target: Path) -> str:
+    """Unpack the frames of a file into a plain WARC; return why the rest could not be read, "" if all was.
+
+    Each record is a frame. A skippable frame before the first one may hold the dictionary of all frames,
+    which may be compressed itself (iipc/warc-specifications, warc-zstd).
+
+    Raises:
+        MalformedWarc: if not even the first frame can be read.
+        LimitExceeded: if the file unpacks to too much.
+    """
+    size, packed_size = 0, path.stat().st_size
+    with path.open("rb") as packed, target.open("wb") as out:
+        try:
+            for piece in _pieces(packed):
+                size += len(piece)
+                check_ratio(size, packed_size, path, "the file")
+                out.write(piece)
+        except zstandard.ZstdError as error:
+            if not out.tell():
+                raise MalformedWarc(f"not readable as Zstandard ({error})", path=path) from None
+            return str(error)
+    return ""
+
+
+def _pieces(packed: IO[bytes]) -> Iterator[bytes]:
+    decoder = zstandard.ZstdDecompressor(dict_data=_dictionary(packed), max_window_size=_MAX_WINDOW)
+    rest = packed.read(_ZSTD_STEP)
+    while rest:
+        if len(rest) < 8:
+            rest += packed.read(_ZSTD_STEP)
+        if int.from_bytes(rest[:4], "little") in _SKIPPABLE:
+            rest = _skip(packed, rest)
+            continue
+        frame = decoder.decompressobj()
+        while not frame.eof:
+            if not rest:
+                raise zstandard.ZstdError("the file ends within a frame")
+            yield frame.decompress(rest)
+            rest = b"" if frame.eof else packed.read(_ZSTD_STEP)
+        rest = frame.unused_data or packed.read(_ZSTD_STEP)
+
+
+def _skip(packed: IO[bytes], rest: bytes) -> bytes:
+    """Return the bytes behind a skippable frame."""
+    end = 8 + int.from_bytes(rest[4:8], "little")
+    if end <= len(rest):
+        return rest[end:] or packed.read(_ZSTD_STEP)
+    packed.seek(end - len(rest), 1)
+    return packed.read(_ZSTD_STEP)
+
+
+def _dictionary(packed: IO[bytes]) -> zstandard.ZstdCompressionDict | None:
+    """Return the dictionary before the first frame, and move to that frame."""
+    head = packed.read(8)
+    if head[:4] != _DICTIONARY:
+        packed.seek(0)
+        return None
+    size = int.from_bytes(head[4:], "little")
+    if size > _MAX_DICTIONARY:
+        raise zstandard.ZstdError(f"a dictionary of {size} bytes, {_MAX_DICTIONARY} at most")
+    stored = packed.read(size)
+    if stored[:4] == _FRAME:
+        reader = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).stream_reader(stored)
+        stored = reader.read(_MAX_DICTIONARY)
+    return zstandard.ZstdCompressionDict(stored)

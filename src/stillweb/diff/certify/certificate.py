@@ -26,7 +26,7 @@ from stillweb.diff.certify.divergence import TraceDivergence
 from stillweb.diff.certify.rates import FailureRate, rate
 from stillweb.env import Trace
 from stillweb.env.episode.perturbation import Perturbation
-from stillweb.env.tasks.load import task_from_dict, task_to_dict
+from stillweb.env.tasks.task import task_from_dict, task_to_dict
 from stillweb.errors import UsageError
 from stillweb.matching.resolver import UnrecordedAnswers
 

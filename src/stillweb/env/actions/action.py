@@ -16,20 +16,6 @@ from urllib.parse import urlsplit
 from stillweb.env.actions.aliases import ALIASES, Untranslatable, read_call
 from stillweb.text import well_formed
 
-__all__ = [
-    "MODIFIERS",
-    "STYLES",
-    "Action",
-    "ActionResult",
-    "ActionStatus",
-    "InvalidAction",
-    "action_schema",
-    "alias_table",
-    "canonical_key",
-    "parse",
-    "tool_schema",
-]
-
 MODIFIERS = ("Alt", "Control", "ControlOrMeta", "Meta", "Shift")
 
 # Named keys of UI Events KeyboardEvent key Values (w3.org/TR/uievents-key) that a keyboard has.

@@ -19,8 +19,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["ABSENT", "ALIASES", "ActionAlias", "Untranslatable", "read_call"]
-
 Fields = dict[str, Any]
 _MAX_CHARS = 200_000
 _CALL = re.compile(r"\s*[A-Za-z_]\w*\s*\(")

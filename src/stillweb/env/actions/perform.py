@@ -23,15 +23,13 @@ from stillweb.browser.driver import DOWNLOAD
 from stillweb.browser.input import actions as browser_input
 from stillweb.browser.input.elements import ActionFailed, Target, find, shown_parts
 from stillweb.browser.input.pointer import Button
-from stillweb.browser.observe.axtree import Bids
+from stillweb.browser.observe.bids import Bids
 from stillweb.browser.profile import Level
 from stillweb.browser.state import state_of
 from stillweb.env.actions.action import Action, ActionResult, ActionStatus
 from stillweb.env.episode.tabs import Tabs, closed_itself
 from stillweb.env.options import EnvOptions
 from stillweb.errors import InfraError, TaskError
-
-__all__ = ["NOT_ALLOWED", "allowed_files", "chosen_files", "open_start", "perform", "target_box"]
 
 NOT_ALLOWED = "not_allowed"
 _LISTED = 20

@@ -18,8 +18,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["LABELS", "PRICE", "ContentChange", "times"]
-
 LABELS: Mapping[str, str] = {
     "Add to basket": "Put into basket",
     "Add to cart": "Put into cart",

@@ -23,8 +23,6 @@ from stillweb.browser.launch import draws_on_demand
 from stillweb.browser.profile import BEST_LEVEL, Level, Pinning, Profile
 from stillweb.errors import InfraError, ProgramNotFound, UsageError
 
-__all__ = ["Determinism", "level_of", "probe_level"]
-
 _PROBE_START = datetime(2001, 2, 3, 4, 5, 6, tzinfo=UTC)
 _NO_PROXY = "http://127.0.0.1:9"  # the discard port; an empty page sends no request
 _DRAWS = "[Date.now(), Math.random(), crypto.getRandomValues(new Uint32Array(4)).join()]"

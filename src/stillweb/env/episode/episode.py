@@ -22,7 +22,7 @@ from stillweb.browser.cdp.connection import CdpError
 from stillweb.browser.context import open_context
 from stillweb.browser.driver import as_playwright_error, is_driver_gone
 from stillweb.browser.exact.connections import ConnectionCounts
-from stillweb.browser.observe.axtree import Bids
+from stillweb.browser.observe.bids import Bids
 from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import Settled, settle
 from stillweb.browser.state import state_of
@@ -45,22 +45,6 @@ from stillweb.replay import OpenSession, ReplayClient, ReplayInfo
 
 if TYPE_CHECKING:
     from stillweb.env.trajectories.log import TrajectoryLog
-
-
-__all__ = [
-    "ContextOptions",
-    "Episode",
-    "EpisodeReplay",
-    "Traffic",
-    "as_infra_error",
-    "close_session",
-    "from_events",
-    "from_ledger",
-    "infra",
-    "made",
-    "open_episode",
-    "profile_of",
-]
 
 
 @asynccontextmanager

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from stillweb.browser.activity import Activity
     from stillweb.env.episode.tabs import Tabs
 
-__all__ = ["OFF_PATH", "OffPath", "OffPathMode", "off_path_mode"]
-
 OffPathMode = Literal["stay", "mask", "terminate", "follow"]
 
 OFF_PATH = Option(

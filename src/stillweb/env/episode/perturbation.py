@@ -33,18 +33,6 @@ from stillweb.env.episode.content import ContentChange
 from stillweb.errors import UsageError
 from stillweb.options import Option, parse_list
 
-__all__ = [
-    "FAULT_TEXTS",
-    "KINDS",
-    "PERTURB",
-    "EpisodeVariant",
-    "Perturbation",
-    "is_dismissal",
-    "obeyed",
-    "parse_perturbation",
-    "perturbation_of",
-]
-
 KINDS = ("layout", "interruptions", "content", "faults", "adversarial")
 _ZOOM = 0.35  # at most, at strength 1
 _RESIZED = 0.3

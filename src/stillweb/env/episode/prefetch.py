@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from stillweb.env.episode.start import StartContext, StartedEpisode, StartRequest
 
 
-__all__ = ["PrefetchCounts", "Prefetcher"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -22,8 +22,6 @@ from stillweb.errors import InfraError, StillwebError, UsageError
 from stillweb.replay import ReplayInfo
 from stillweb.urls import wire_url
 
-__all__ = ["check_live_fork", "check_live_level", "is_live", "start_failure"]
-
 BACKEND = "record"
 
 

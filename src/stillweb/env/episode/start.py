@@ -42,19 +42,6 @@ from stillweb.matching.resolver import UnrecordedAnswers
 from stillweb.replay import ReplayInfo
 from stillweb.urls import from_timestamp, wire_url
 
-__all__ = [
-    "EpisodeAnswers",
-    "StartContext",
-    "StartRequest",
-    "StartedEpisode",
-    "check_start",
-    "collection_of",
-    "info_of",
-    "observe",
-    "pinning_of",
-    "unrecorded_of",
-]
-
 _DEFAULT_TIME = "20250101"  # for a manifest without the time of recording
 
 

@@ -31,8 +31,6 @@ from stillweb.browser.cdp.session import PageProbe
 from stillweb.browser.state import state_of
 from stillweb.errors import InfraError
 
-__all__ = ["Chooser", "Dialog", "DialogAnswers", "DownloadedFile", "Tabs", "closed_itself"]
-
 DOWNLOAD_SECONDS = 20.0
 _DOWNLOAD_EVENT_SECONDS = 5.0  # CDP reports a download a moment before Playwright does
 MAX_TABS, MAX_DIALOGS, MAX_DOWNLOADS = 64, 200, 100  # open simultaneously; in a step; in a step

@@ -19,7 +19,8 @@ from typing import Any
 from playwright.async_api import Page
 
 from stillweb.browser.cdp.session import PageProbe
-from stillweb.browser.observe.axtree import AxNode, AxOptions, Bids, axtree, flatten, seen_by_node
+from stillweb.browser.observe.axtree import AxNode, AxOptions, axtree, flatten, seen_by_node
+from stillweb.browser.observe.bids import Bids
 from stillweb.browser.observe.compact import compact_text
 from stillweb.browser.observe.dom import dom_text
 from stillweb.browser.observe.markdown import markdown_text, plain_text
@@ -29,16 +30,6 @@ from stillweb.browser.observe.survey import Box, Item, Survey, cache_listeners, 
 from stillweb.browser.state import state_of
 from stillweb.env.aio import both
 from stillweb.errors import UsageError
-
-__all__ = [
-    "Observation",
-    "ObservationForm",
-    "Observe",
-    "ObservedElement",
-    "Tab",
-    "observe_kinds",
-    "take_observation",
-]
 
 
 class Observe(StrEnum):

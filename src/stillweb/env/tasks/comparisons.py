@@ -21,19 +21,6 @@ import re2
 
 from stillweb.text import well_formed
 
-__all__ = [
-    "canonical_json",
-    "clean",
-    "compile_regex",
-    "holds_url",
-    "includes",
-    "json_equal",
-    "matches_regex",
-    "matches_wildcard",
-    "text_equal",
-    "unescaped",
-]
-
 # --- task files ------------------------------------------------------------------------------------
 
 # What RE2 reports for the constructs that need backtracking: look-around, back-references, conditions.

@@ -43,24 +43,6 @@ from stillweb.env.tasks.evidence import (
 from stillweb.env.tasks.requests import RequestEvaluator
 from stillweb.errors import TaskError
 
-__all__ = [
-    "AllEvaluator",
-    "AnswerEvaluator",
-    "AnyEvaluator",
-    "ContentEvaluator",
-    "DownloadEvaluator",
-    "EvalKind",
-    "Evaluation",
-    "JsonEvaluator",
-    "NetworkEvaluator",
-    "ScriptEvaluator",
-    "SiteEvaluator",
-    "TaskEvaluator",
-    "UnsupportedEvaluator",
-    "UrlEvaluator",
-]
-
-
 # --- scores ----------------------------------------------------------------------------------------
 
 

@@ -18,24 +18,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from stillweb.env.tasks.comparisons import compile_regex
 from stillweb.errors import TaskError
 
-__all__ = [
-    "NO_SCRIPT",
-    "Choices",
-    "Count",
-    "Evaluator",
-    "Evidence",
-    "JsonValue",
-    "Judge",
-    "Judgement",
-    "Look",
-    "Question",
-    "Reading",
-    "Regex",
-    "Score",
-    "Texts",
-    "plain",
-]
-
 NO_SCRIPT = "this is no JavaScript: "
 """Prefix of `Reading.threw` for a script with a syntax error: the error does not depend on the page."""
 

@@ -28,20 +28,8 @@ from stillweb.env.tasks.evaluators import (
     UrlEvaluator,
 )
 from stillweb.env.tasks.native import native_tasks
-from stillweb.env.tasks.task import Task, task_from_dict, task_to_dict
+from stillweb.env.tasks.task import Task
 from stillweb.errors import TaskError
-
-__all__ = [
-    "EvalKind",
-    "Evaluation",
-    "Task",
-    "load_tasks",
-    "native_tasks",
-    "task_from_dict",
-    "task_to_dict",
-    "warc_bench_tasks",
-    "webarena_tasks",
-]
 
 
 def load_tasks(

@@ -18,8 +18,6 @@ from stillweb.env.tasks.evaluators import SiteEvaluator
 from stillweb.env.tasks.task import Task
 from stillweb.errors import UsageError
 
-__all__ = ["miniwob_tasks"]
-
 SITE = SiteEvaluator(
     reward="WOB_REWARD_GLOBAL",
     ended="WOB_DONE_GLOBAL",

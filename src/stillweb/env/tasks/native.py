@@ -30,8 +30,6 @@ from stillweb.env.tasks.evidence import Texts
 from stillweb.env.tasks.task import Task, TaskOrigin, problem_of, task_to_dict
 from stillweb.errors import TaskError
 
-__all__ = ["VERSION", "native_file", "native_schema", "native_tasks"]
-
 VERSION = 1
 
 

@@ -35,13 +35,6 @@ from stillweb.errors import TaskError, UsageError
 from stillweb.matching.keys import is_graphql
 from stillweb.model import MUTATIONS
 
-__all__ = [
-    "FieldRule",
-    "RequestEvaluator",
-    "RequestPattern",
-    "pattern_of",
-]
-
 _IGNORED_TIERS = frozenset({"noise", "fault", "synthetic"})
 
 # --- values ----------------------------------------------------------------------------------------

@@ -16,8 +16,6 @@ from stillweb.env.episode.content import LABELS, PRICE, ContentChange, times
 from stillweb.env.tasks.evaluators import AllEvaluator, AnswerEvaluator, TaskEvaluator
 from stillweb.env.tasks.task import Task, TaskOrigin
 
-__all__ = ["content_for", "rewritten"]
-
 _WORD = re.compile(r"[A-Z][a-z]{3,}")
 _COMMON = frozenset(
     (

@@ -46,8 +46,6 @@ from stillweb.matching.rules import Rules
 from stillweb.model import Tier
 from stillweb.urls import wire_url
 
-__all__ = ["SCRIPT_SECONDS", "read_script", "score_end", "set_up"]
-
 SCRIPT_SECONDS = 30.0
 """Limit for one script of a task; a longer run is an error of the task, not a result of the agent."""
 

@@ -16,8 +16,6 @@ from pydantic import ConfigDict, PlainSerializer, TypeAdapter, ValidationError
 from stillweb.env.tasks.evaluators import TaskEvaluator
 from stillweb.errors import TaskError
 
-__all__ = ["Task", "TaskOrigin", "problem_of", "task_from_dict", "task_to_dict"]
-
 
 @dataclass(frozen=True, slots=True)
 class TaskOrigin:

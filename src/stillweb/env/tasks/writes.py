@@ -20,8 +20,6 @@ from stillweb.model import MUTATIONS, Request, header
 if TYPE_CHECKING:
     from stillweb.matching.rules import Rules
 
-__all__ = ["Pairs", "WriteRequest", "operation_names", "operations", "recorded_write", "request_evidence"]
-
 _STEP = re.compile(
     r"""\.?(?:(?P<name>[^.\[\]"\s]+)|\[(?P<index>\d+)\]|(?P<every>\[\*?\])|\[(?P<text>"(?:[^"\\]|\\.)*")\])"""
 )

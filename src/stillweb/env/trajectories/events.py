@@ -19,8 +19,6 @@ from playwright.async_api import BrowserContext, ConsoleMessage, WebError
 
 from stillweb.env.trajectories.trajectory import line
 
-__all__ = ["FILE", "ConsoleLog", "StepEvents", "events_line"]
-
 FILE = "events.jsonl"
 
 _REQUESTS = 500  # of a step

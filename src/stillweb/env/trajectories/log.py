@@ -39,8 +39,6 @@ from stillweb.env.trajectories.trajectory import (
 )
 from stillweb.errors import EnvClosed, InfraError, TaskError
 
-__all__ = ["HarLog", "StepOutcome", "TrajectoryLog"]
-
 _NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:")
 _BODY_SECONDS = 10.0
 _TEXTUAL = ("text/", "application/json", "application/javascript", "application/xml", "image/svg+xml")

@@ -13,12 +13,10 @@ from stillweb import clock
 from stillweb.browser.observe.axtree import AxNode
 from stillweb.env.env import Env
 from stillweb.env.observations.observation import Observation
-from stillweb.env.tasks.load import Task
+from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.trace import Trace
 from stillweb.errors import UsageError
 from stillweb.urls import wire_url
-
-__all__ = ["RandomWalk", "propose_trace"]
 
 _CLICKED = frozenset(
     ("link", "button", "checkbox", "radio", "tab", "switch", "menuitem", "option", "treeitem", "gridcell")

@@ -19,8 +19,6 @@ from stillweb.env.tasks.task import Task, task_from_dict
 from stillweb.env.trajectories.trajectory import Trajectory, evidence_from_dict
 from stillweb.errors import TaskError
 
-__all__ = ["Rescored", "rescore", "rescore_all"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rescored:

@@ -20,15 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from stillweb.env.observations.observation import Observation
-from stillweb.env.tasks.load import Task, task_from_dict, task_to_dict
+from stillweb.env.tasks.task import Task, task_from_dict, task_to_dict
 from stillweb.env.trajectories.trajectory import json_object
 from stillweb.errors import InfraError, TaskError, UsageError
 
 if TYPE_CHECKING:
     from stillweb.env.env import Env
 
-
-__all__ = ["Failure", "Trace", "TraceRun", "TraceStep", "run_trace"]
 
 FORMAT = "stillweb-trace"
 VERSION = 1

@@ -29,16 +29,6 @@ from stillweb import clock
 from stillweb.env.tasks.evidence import Evidence
 from stillweb.errors import InfraError, TaskError
 
-__all__ = [
-    "FORMAT",
-    "VERSION",
-    "ContentFiles",
-    "Trajectory",
-    "evidence_from_dict",
-    "evidence_to_dict",
-    "trajectories_in",
-]
-
 FORMAT = "stillweb-trajectory"
 VERSION = 1
 FILE = "trajectory.jsonl"

@@ -18,9 +18,7 @@ from stillweb.errors import ForkDiverged, StillwebError, UsageError
 
 if TYPE_CHECKING:
     from stillweb.env.env import Env
-    from stillweb.env.tasks.load import Task
-
-__all__ = ["EpisodeHistory", "HistoryStep", "check_past", "fork", "retrace"]
+    from stillweb.env.tasks.task import Task
 
 
 @dataclass(frozen=True, slots=True)

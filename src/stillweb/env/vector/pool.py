@@ -35,8 +35,6 @@ from stillweb.browser.launch import launch
 from stillweb.errors import EnvClosed, InfraError, StillwebError
 from stillweb.options import Option
 
-__all__ = ["BrowserLease", "BrowserPool", "BrowserProcess", "BrowserState", "PoolOptions"]
-
 logger = logging.getLogger(__name__)
 
 _PROFILE = "--user-data-dir="

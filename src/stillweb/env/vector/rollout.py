@@ -25,19 +25,6 @@ if TYPE_CHECKING:
     from stillweb.env.tasks.task import Task
     from stillweb.env.vector.vector import VectorEnv
 
-__all__ = [
-    "Agent",
-    "Outcome",
-    "Planned",
-    "Played",
-    "Policy",
-    "Rollout",
-    "RolloutOptions",
-    "ended_by",
-    "play",
-    "play_one",
-]
-
 _TRAFFIC = ("requests", "hits", "misses", "noise", "guesses", "derived")
 
 T = TypeVar("T")

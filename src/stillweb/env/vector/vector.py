@@ -30,15 +30,13 @@ from stillweb.env.episode.episode import as_infra_error
 from stillweb.env.episode.recording import is_live
 from stillweb.env.observations.observation import Observation
 from stillweb.env.options import EnvOptions
-from stillweb.env.tasks.load import Task
+from stillweb.env.tasks.task import Task
 from stillweb.env.vector.fork import EpisodeHistory, retrace
 from stillweb.env.vector.pool import BrowserLease, BrowserPool, BrowserState, PoolOptions
 from stillweb.env.vector.rollout import Agent, Planned, Rollout, RolloutOptions, play
 from stillweb.errors import EnvClosed, InfraError, PeerError, PortInUse, ReplayError, ResetNeeded, UsageError
 from stillweb.polling import poll
 from stillweb.replay import ReplayClient
-
-__all__ = ["VectorEnv", "VectorOptions"]
 
 _CONCURRENT_CLOSES = 8
 

@@ -67,17 +67,6 @@ from stillweb.record.recording import begin, pinning_of
 from stillweb.scratch import scratch_folder
 from stillweb.urls import to_timestamp, wire_url
 
-__all__ = [
-    "AmendJournal",
-    "AmendOptions",
-    "AmendReport",
-    "AmendRun",
-    "FetchOutcome",
-    "OnOutcome",
-    "amend",
-    "open_candidates",
-]
-
 FILE = "amend.json"
 
 

@@ -36,17 +36,6 @@ if TYPE_CHECKING:
     from stillweb.record.crawl.visit import CrawlContext
 
 
-__all__ = [
-    "LivePage",
-    "OriginPage",
-    "RequestSender",
-    "browser_fields",
-    "request_sender",
-    "rules_for",
-    "token_fields",
-    "with_fresh_tokens",
-]
-
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HOPS = 8
 # Browser fields that do not depend on the request.

@@ -19,8 +19,6 @@ from stillweb.matching.rules import Rule, Rules
 from stillweb.model import BUSY, MUTATIONS, Capture, Exchange, Request
 from stillweb.record.amend.plan import SealedIndex, identity, keys_of
 
-__all__ = ["NewOnlyWriter", "WriteOutcome"]
-
 # Refusals that are due to the state of the resource (RFC 9110 §15.5) and not to a missing token: not allowed,
 # conflict, gone. A page itself would get the same.
 _OF_THE_RESOURCE = frozenset((405, 409, 410))

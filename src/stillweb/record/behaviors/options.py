@@ -9,8 +9,6 @@ from typing import Annotated
 from stillweb.errors import UsageError
 from stillweb.options import Option
 
-__all__ = ["ALL", "Behavior", "BehaviorOptions", "Budget", "parse_behaviors"]
-
 
 class Behavior(StrEnum):
     """A kind of action on a page."""

@@ -14,8 +14,6 @@ from stillweb.errors import ProgramNotFound, RecordError, StillwebError, Upstrea
 from stillweb.record.browsertrix.settings import Container
 from stillweb.record.crawl.report import CrawlEvent
 
-__all__ = ["CrawlExit", "Log", "judge"]
-
 _VERSION = re.compile(r"Browsertrix-Crawler ([\w.-]+)")
 _SHOWN = 20  # stray lines and faults to keep
 

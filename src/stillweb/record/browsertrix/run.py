@@ -46,8 +46,6 @@ from stillweb.record.crawl.scope import seed_url
 from stillweb.record.options import CrawlOptions
 from stillweb.urls import to_timestamp
 
-__all__ = ["BrowsertrixCrawl", "CrawlPlan", "Job", "Leftovers", "ensure_image", "plan", "read_state"]
-
 TRANSCRIPT = "crawl.log"
 _STATE_FOLDER = "browsertrix"
 _STATE = "state.yaml"

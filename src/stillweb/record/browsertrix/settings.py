@@ -24,8 +24,6 @@ from stillweb.record.options import CrawlOptions, ScopeKind
 from stillweb.record.proxy.resolve import ResolveRule
 from stillweb.urls import host_of, origin_of
 
-__all__ = ["CONFIG", "IMAGE", "Container", "CrawlerSettings", "dump", "run_arguments", "settings_of"]
-
 IMAGE = "webrecorder/browsertrix-crawler:1.14.1"
 CONFIG = "config.yaml"
 VOLUME, _FILES = "/crawls", "/stillweb"

@@ -55,19 +55,6 @@ from stillweb.record.recording import (
 from stillweb.record.redaction.redactor import secrets_of
 from stillweb.urls import host_of, wire_url
 
-__all__ = [
-    "Browsers",
-    "CrawlEvent",
-    "CrawlLimits",
-    "CrawlReport",
-    "CrawlRun",
-    "OnEvent",
-    "OnStage",
-    "Pace",
-    "crawl",
-    "page_id",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class CrawlLimits:

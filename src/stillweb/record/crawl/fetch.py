@@ -30,8 +30,6 @@ from stillweb.urls import origin_of, wire_url
 if TYPE_CHECKING:
     from protego import Protego
 
-__all__ = ["Robots", "Sitemaps", "parse_sitemap"]
-
 AGENT = "stillweb"
 """User agent name that robots.txt rules may address."""
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from stillweb.model import Page
 
-__all__ = ["CrawlEvent", "CrawlReport"]
-
 
 @dataclass(frozen=True, slots=True)
 class CrawlEvent:

@@ -19,12 +19,11 @@ from stillweb.collections.manifest import Manifest
 from stillweb.collections.pack.store import remove_collection
 from stillweb.collections.versions import FOLDER
 from stillweb.errors import RecordError
-from stillweb.record.crawl.crawl import CrawlEvent, crawl
+from stillweb.record.crawl.crawl import crawl
+from stillweb.record.crawl.report import CrawlEvent
 from stillweb.record.options import CrawlOptions, ScopeKind
 from stillweb.record.recording import start_of_pages
 from stillweb.urls import from_timestamp, to_timestamp
-
-__all__ = ["VERSION", "Twice", "record_again"]
 
 VERSION = "twice"
 

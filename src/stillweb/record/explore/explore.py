@@ -50,8 +50,6 @@ from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.recording import begin, pinning_of, repair_archive
 from stillweb.urls import page_address
 
-__all__ = ["Exploration", "ExploreEvent", "ExploreOptions", "ExploreReport", "Tokens", "explore", "resume"]
-
 _POST = "POST"
 
 

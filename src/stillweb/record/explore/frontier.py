@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from stillweb.browser.input.walker import Act
 
-__all__ = ["DAMPING", "ExploreFrontier", "FrontierState"]
-
 DAMPING = 0.85  # share of a weight that is passed on: a visitor starts anew now and then
 
 

@@ -14,8 +14,6 @@ from stillweb.record.explore.plan import ActionPlan, Link, OfferedAction
 from stillweb.record.proxy.running import RecordingProxy
 from stillweb.urls import page_address, wire_url
 
-__all__ = ["PROVEN", "RECORDED", "WAITING", "ExplorationJournal", "RecordedActions", "RequestList"]
-
 PROVEN = 2  # pages on which a control must have had the same effect
 
 RequestList = tuple[tuple[str, str], ...]  # (method, URL) pairs

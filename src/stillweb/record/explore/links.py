@@ -32,19 +32,6 @@ if TYPE_CHECKING:
     from stillweb.record.explore.journal import ExplorationJournal
 
 
-__all__ = [
-    "FormData",
-    "HtmlForm",
-    "Input",
-    "LinkCandidate",
-    "add_candidates",
-    "encode_form",
-    "find_candidates",
-    "form_requests",
-    "open_links",
-    "typed_requests",
-]
-
 _A_FORM = 60  # maximum number of URLs of one form
 _TOGGLED = frozenset(("checkbox", "radio", "select-multiple"))
 _TYPED = frozenset(("text", "search", "number", "email", "tel", "url", "date", "textarea"))

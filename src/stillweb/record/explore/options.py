@@ -23,8 +23,6 @@ from stillweb.record.reset import SiteReset
 if TYPE_CHECKING:
     from stillweb.record.proxy.running import RecordingProxy
 
-__all__ = ["ExplorationContext", "ExploreEvent", "ExploreOptions", "ExploreReport"]
-
 
 @dataclass(frozen=True, slots=True)
 class ExploreOptions:

@@ -25,8 +25,6 @@ from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.values import Values
 from stillweb.urls import page_address
 
-__all__ = ["OPTIONS", "SENT", "ActionPlan", "AvoidRules", "Link", "OfferedAction", "make_plan", "other_fills"]
-
 _CHECKS = frozenset(("checkbox", "radio", "switch"))
 _TYPED = frozenset(
     ("textbox", "searchbox", "spinbutton", "combobox", "Date", "DateTime", "InputTime", "ColorWell")

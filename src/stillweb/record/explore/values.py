@@ -27,8 +27,6 @@ from stillweb.browser.input.controls import Control
 from stillweb.errors import UsageError
 from stillweb.options import Option
 
-__all__ = ["FormValues", "Values", "read_values"]
-
 ANY = "*"
 _TYPICAL = {
     "email": "ada@example.com",

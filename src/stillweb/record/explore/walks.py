@@ -44,8 +44,6 @@ from stillweb.urls import page_address
 Draw = Callable[[Sequence[Any], Sequence[float]], Any]
 """Returns one of some items, by their weights."""
 
-__all__ = ["WalkOptions", "WalkReport", "choose", "record_walks"]
-
 _STEPS = 30  # of one walk
 _MAX_FAULTS = 5  # failures of the browser that end the walks
 _ENTER = 0.5  # share of filled fields that Enter is pressed in

@@ -62,8 +62,6 @@ from stillweb.record.proxy.running import RecordingProxy
 from stillweb.record.recording import pinning_of
 from stillweb.record.reset import SiteReset
 
-__all__ = ["KeepingWriter", "RecordedProbe", "ScriptDriver", "ScriptRun"]
-
 _PAGE_SECONDS = 60.0
 _NEEDED = 3  # recordings without which nothing is proved
 _DRAIN_SECONDS = 5.0

@@ -18,8 +18,6 @@ from stillweb.record.explore.links import FormData, HtmlForm, Input
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import Values
 
-__all__ = ["FormVariant", "PlannedForm", "plan_forms"]
-
 _KINDS: dict[str, Kind] = {
     "text": "text",
     "search": "text",

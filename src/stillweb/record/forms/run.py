@@ -76,8 +76,6 @@ from stillweb.record.options import RecordOptions
 from stillweb.record.redaction.redactor import secrets_of
 from stillweb.record.reset import SiteReset
 
-__all__ = ["FormsOptions", "FormsReport", "record_forms"]
-
 _REDIRECTS = 5
 _UNRECORDED, _WORDS = 8, 8  # pages that are not recorded, and words of theirs that are searched for
 _ALIKE_REFUSED = 2  # forms that look alike, after which no other one is tried in a limited time

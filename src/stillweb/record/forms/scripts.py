@@ -36,8 +36,6 @@ from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.login.run import run_step
 from stillweb.record.login.steps import LoginStep
 
-__all__ = ["CANDIDATES", "ScriptForm", "candidates", "perform", "read_all_scripts", "read_scripts"]
-
 _STEP_SECONDS = 60.0
 _SLOT = re.compile(r"\{(\w+)\}")
 _MAIL = re.compile(r"e-?mail", re.IGNORECASE)

@@ -15,8 +15,6 @@ from typing import Any
 from stillweb import clock
 from stillweb.matching.derived.domain import Kind
 
-__all__ = ["LEVELS", "sentinels"]
-
 _CONSONANTS, _VOWELS = "bdfgklmnprtvz", "aeiou"
 _ATTEMPTS = 200  # to find a word that begins as wanted
 _NUMBERS = (17, 23, 2, 29, 11, 31, 8, 19)

@@ -10,8 +10,6 @@ from urllib.parse import urlsplit
 from stillweb.collections.misses import Missed
 from stillweb.model import MUTATIONS, header
 
-__all__ = ["OwnText", "WantedForms"]
-
 _SCRIPT_PAGES = 4  # pages whose scripts are examined; each opens in a browser
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 

@@ -18,8 +18,6 @@ import httptools
 
 from stillweb.record.proxy.upstream import UpstreamResolver
 
-__all__ = ["BrokenResponse", "ConnectionPool", "ReceivedResponse", "TooLarge"]
-
 _TIMEOUT = 30.0  # seconds without a byte, and for connecting
 _IDLE = 5.0  # seconds after which an idle connection is not used again: many servers close it soon after
 _HEAD = 256 * 1024  # bytes of a response head

@@ -29,8 +29,6 @@ from stillweb.model import HTML_TYPES, Capture, Exchange, header
 if TYPE_CHECKING:
     from stillweb.record.harvest.words import WordField
 
-__all__ = ["ANSWERED_ALIKE", "ConstantPages", "write_constant_rules"]
-
 ANSWERED_ALIKE = 12
 """Words that a place must have answered alike before a proof is worth its requests."""
 

@@ -38,21 +38,6 @@ from stillweb.record.proxy.upstream import AddressRefused, UpstreamResolver
 from stillweb.record.recording import pinning_of
 from stillweb.urls import host_of, origin_of, to_timestamp
 
-__all__ = [
-    "WITHOUT_PAGE",
-    "PageFetcher",
-    "cookies_of",
-    "decoded_body",
-    "location_of",
-    "recorded_fields",
-    "recorded_posts",
-    "recorded_requests",
-    "refuses_strangers",
-    "signed_in",
-    "signed_in_state",
-    "visitor_fields",
-]
-
 WITHOUT_PAGE = (400, 401, 403, 419, 422)
 """Statuses that a POST may get only because no page sent it."""
 

@@ -12,8 +12,6 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["DAMPING", "HarvestFrontier", "Pending"]
-
 DAMPING = 0.85
 """Share of a page's weight that its links receive; the rest is a visitor who leaves."""
 

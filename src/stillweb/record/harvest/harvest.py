@@ -63,8 +63,6 @@ from stillweb.record.redaction.redactor import secrets_of
 from stillweb.record.redaction.sweep import sweep
 from stillweb.urls import host_of, wire_url
 
-__all__ = ["HarvestOptions", "HarvestReport", "harvest"]
-
 STATE_FILE = "harvest.json"
 """In the collection's folder: what waits, so that the next harvest parses only what was recorded since."""
 

@@ -26,8 +26,6 @@ from stillweb.errors import LimitExceeded
 from stillweb.matching.values import ValueKind, kind_of
 from stillweb.model import Headers, Request, header
 
-__all__ = ["PlainRequest", "is_plain_post", "plain_requests", "word_templates"]
-
 _FORM = "application/x-www-form-urlencoded"
 _JSON = "application/json"
 _DOCUMENTS = ("document", "iframe", "frame")

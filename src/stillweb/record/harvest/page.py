@@ -18,8 +18,6 @@ from stillweb.record.explore.links import HtmlForm, Input
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborHTMLParser
 
-__all__ = ["HtmlLink", "HtmlPage", "Resource", "css_urls", "parse_page"]
-
 _WORD = re.compile(r"[^\W_]{3,30}")
 _PHRASE = 40  # characters of a name that a visitor types whole
 _CSS_URL = re.compile(r"""url\(\s*(?:"([^"]*)"|'([^']*)'|([^)"'\s]*))\s*\)""", re.IGNORECASE)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from stillweb.record.explore.explore import Tokens
 
 
-__all__ = ["PostForm", "PostForms", "send_form"]
-
 _REDIRECTS = 5
 _TOGGLED = frozenset(("checkbox", "radio", "select-multiple"))
 _UNSENT = frozenset(("submit", "image", "button", "reset"))

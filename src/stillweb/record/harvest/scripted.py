@@ -23,8 +23,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 from stillweb.record.harvest.misses import PlainRequest
 
-__all__ = ["JAVASCRIPT", "ScriptedKind", "bundled_urls", "destination_of", "learn_kinds"]
-
 _LEAST = 2  # parameters of a link that its script repeats
 _EXAMPLES = 40  # requests that are compared with the links of their pages, of each URL and parameters
 

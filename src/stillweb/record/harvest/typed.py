@@ -28,8 +28,6 @@ from stillweb.record.harvest.words import (
 )
 from stillweb.urls import wire_url
 
-__all__ = ["TypedText"]
-
 _MOST = 60  # words of one choice
 _SUGGESTED = 0.01  # share of steps that type into a field with suggestions, if only the recording shows it
 _UNRECORDED = 0.1  # least share of words that is taken to be unrecorded

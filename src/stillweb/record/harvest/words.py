@@ -17,16 +17,6 @@ from urllib.parse import parse_qsl, urlsplit
 from stillweb.record.explore.links import HtmlForm, typed_requests
 from stillweb.record.harvest.misses import PlainRequest
 
-__all__ = [
-    "SiteWords",
-    "WordField",
-    "WordRequest",
-    "WordRequests",
-    "WordTemplate",
-    "typed_form",
-    "with_beginnings",
-]
-
 _TEXTS = ("text", "search")  # types of fields that take a word
 _RANKED_AGAIN = 1.3  # growth of all weights after which the words are ranked again
 _BEGINNINGS = 5  # characters of the longest beginning of a word that is sent

@@ -43,20 +43,6 @@ from stillweb.record.proxy.running import RecordingProxy
 from stillweb.record.redaction.redactor import Secrets
 from stillweb.scratch import scratch_folder
 
-__all__ = [
-    "ContextSettings",
-    "LoginSession",
-    "ManualLogin",
-    "discarding_proxy",
-    "full_browser",
-    "is_shown",
-    "log_in",
-    "log_in_manually",
-    "log_in_separately",
-    "redacted_state",
-    "run_step",
-]
-
 _A_DAY = 86400.0
 
 

@@ -32,16 +32,6 @@ from stillweb.errors import UsageError
 from stillweb.matching.redaction import canonical
 from stillweb.record.redaction.find import strong, strong_password
 
-__all__ = [
-    "Login",
-    "LoginIndicator",
-    "LoginStep",
-    "parse_indicator",
-    "read_login",
-    "read_storage_state",
-    "secrets_in_state",
-]
-
 _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 _SECRET = re.compile(r"pass|pwd|secret|token|otp|pin|key", re.IGNORECASE)
 _INDICATORS = ("selector", "text", "url")

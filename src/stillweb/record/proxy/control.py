@@ -43,18 +43,6 @@ if TYPE_CHECKING:
     from stillweb.collections.layout import Collection
     from stillweb.record.proxy.running import RecordingProxy
 
-__all__ = [
-    "BACKEND",
-    "CHALLENGE",
-    "HOST",
-    "ControlAnswer",
-    "RecorderControl",
-    "is_authorized",
-    "is_loopback",
-    "parse_user",
-    "welcome",
-]
-
 CHALLENGE = 'Basic realm="stillweb", charset="UTF-8"'
 
 

@@ -30,8 +30,6 @@ from stillweb.collections.warc.frames import (
 from stillweb.model import Exchange, Headers, Request, Response
 from stillweb.urls import to_timestamp, wire_url
 
-__all__ = ["Body", "EventStream", "Socket"]
-
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
 HOP_BY_HOP = frozenset(

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from stillweb.certs import CertAuthority
     from stillweb.collections.warc.writer import CollectionWriter
 
-__all__ = ["RecordingProxy", "http1_extensions", "recording_proxy"]
-
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r\n]")
 _NO_BODY = (204, 304)
 _PATTERN_LENGTH = 13  # bytes that _INTERIM examines

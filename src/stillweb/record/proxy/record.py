@@ -19,8 +19,6 @@ from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.running import RecordingProxy
 from stillweb.record.recording import STOPPED, begin, repair_archive
 
-__all__ = ["record_proxy"]
-
 
 async def record_proxy(
     collection: Collection,

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from stillweb.model import Exchange
     from stillweb.record.proxy.control import RecorderControl
 
-__all__ = ["Recorder", "RecordingProxy"]
-
 _OWN = "stillweb"  # key of a flow's metadata: the proxy answers the flow itself and never records it
 
 

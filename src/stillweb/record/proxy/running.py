@@ -19,15 +19,6 @@ from stillweb.model import MUTATIONS, Exchange, header
 from stillweb.record.proxy.flows import EventStream, Socket, request_url, socket_url
 from stillweb.urls import wire_url
 
-__all__ = [
-    "ProxyDigestCache",
-    "RecordingProxy",
-    "RequestAccount",
-    "RequestOutcome",
-    "RequestRecord",
-    "response_fingerprint",
-]
-
 _DIFFERENT = b""
 _NO_TEXT = frozenset(("image", "font"))
 

@@ -15,8 +15,6 @@ from stillweb import clock
 from stillweb.errors import PortInUse, UsageError
 from stillweb.record.proxy.running import RecordingProxy, RequestAccount, RequestRecord
 
-__all__ = ["LOOPBACK", "RecordingSession", "RecordingSessions"]
-
 LOOPBACK = "127.0.0.1"
 _ATTEMPTS = 5  # a port that was free may be taken before we listen
 _CLOSE_SECONDS = 5.0  # seconds for connections to end

@@ -17,8 +17,6 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_netw
 from stillweb.errors import RecordError
 from stillweb.record.proxy.resolve import ResolveRule, resolve
 
-__all__ = ["AddressRefused", "UpstreamResolver", "address_kind"]
-
 _NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052 §2.1; the last 32 bits are an IPv4 address
 # Metadata services outside of link-local and private networks.
 _METADATA = tuple(

@@ -23,20 +23,6 @@ import yaml
 from stillweb.matching.redaction import CREDENTIALS, ELEMENT, canonical, cookie_pairs
 from stillweb.model import Request, Response
 
-__all__ = [
-    "JWT",
-    "FoundSecret",
-    "Names",
-    "in_answer",
-    "in_cookies_set",
-    "in_request_fields",
-    "in_text",
-    "is_read",
-    "password_fields",
-    "strong",
-    "strong_password",
-]
-
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 JWT = re.compile(
     r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,8192}\.eyJ[A-Za-z0-9_-]{2,16384}\.([A-Za-z0-9_-]{16,2048})"

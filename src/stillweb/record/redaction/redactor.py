@@ -46,18 +46,6 @@ if TYPE_CHECKING:
     from stillweb.record.options import SecretsOptions
 
 
-__all__ = [
-    "Digests",
-    "SecretHit",
-    "SecretSearch",
-    "Secrets",
-    "decode",
-    "secrets_of",
-    "unpacked_chunks",
-    "with_length",
-    "without_coding",
-]
-
 _RECENT_LIMIT = 64  # spellings that are searched one by one
 _GROWTH = 3  # an automaton of at most this many times as many spellings is merged into the next one
 _MIN_SUBSTRING = 16  # characters; a shorter secret counts only as a whole word

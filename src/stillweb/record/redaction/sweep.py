@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from stillweb.collections.warc.writer import CollectionWriter
 
 
-__all__ = ["sweep", "sweep_baseline"]
-
 _SKIPPED = frozenset({"archive", "indexes", "pack", "versions", "damaged"})
 _URIS = frozenset({"WARC-Target-URI", "WARC-Refers-To-Target-URI"})
 _TEXTS = frozenset({".json", ".jsonl", ".txt", ".yaml", ".html", ".md", ".log", ".gz", ".cdxj"})

@@ -23,7 +23,9 @@ from stillweb.collections.manifest import read_manifest
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.warc.frames import EVENT_STREAM
 from stillweb.errors import MalformedPack, UsageError
-from stillweb.http.control import Ledger, LedgerEntry, MissOutcome, SessionInfo
+from stillweb.http.control import Ledger as Ledger
+from stillweb.http.control import LedgerEntry as LedgerEntry
+from stillweb.http.control import MissOutcome, SessionInfo
 from stillweb.matching.captures import Entry, is_navigation
 from stillweb.matching.derived.derive import DerivedAnswers
 from stillweb.matching.redaction import SecretFields, key_file, secret_fields_of
@@ -42,21 +44,6 @@ from stillweb.replay.server.answer import PreparedResponse, ScriptedResponse
 from stillweb.replay.server.cache import CachedResponse, Key, cache_of
 from stillweb.replay.server.metrics import ResponseCounters
 from stillweb.replay.server.pageclock import PageClock
-
-__all__ = [
-    "BODIES",
-    "BODY",
-    "FIELDS",
-    "LEDGER_BYTES",
-    "LEDGER_SIZE",
-    "MISS_MARK",
-    "Ledger",
-    "LedgerEntry",
-    "ServedRequest",
-    "Session",
-    "missed_request",
-    "policy_for",
-]
 
 BODY = 64 * 1024
 """Largest body of a missed request that the ledger holds, in bytes."""

@@ -17,7 +17,7 @@ class ResetRequest(_Request):
     """The start of an episode: one of `task`, `task_id` and `url`."""
 
     task: dict[str, Any] | None = Field(
-        None, description="A task as `stillweb.env.tasks.load.task_to_dict` writes it"
+        None, description="A task as `stillweb.env.tasks.task.task_to_dict` writes it"
     )
     task_id: str | None = Field(
         None, description="Identifier of a task in the files of `stillweb serve --tasks`"

@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 from starlette.requests import HTTPConnection
 
 from stillweb import clock
-from stillweb.env.tasks.load import task_from_dict
+from stillweb.env.tasks.task import task_from_dict
 from stillweb.errors import UsageError
 from stillweb.server.engine import Engine, Start, Stepped
 from stillweb.server.failures import FailureKind, RequestRefused

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stillweb.env import EnvOptions, PoolOptions, Task, VectorOptions, load_tasks
-from stillweb.env.tasks.load import task_from_dict
+from stillweb.env.tasks.task import task_from_dict
 from stillweb.errors import InfraError, UsageError
 from stillweb.server.engine import Engine, Start, Stepped
 from stillweb.server.failures import RequestRefused

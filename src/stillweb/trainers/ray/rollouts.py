@@ -28,7 +28,7 @@ from stillweb.browser.profile import BEST_LEVEL
 from stillweb.collections.pack.publish import PackRemote, is_identifier
 from stillweb.env import Outcome, Planned, Rollout, RolloutOptions, Task, Trajectory, VectorOptions
 from stillweb.env.observations.observation import observe_kinds
-from stillweb.env.tasks.load import task_from_dict
+from stillweb.env.tasks.task import task_from_dict
 from stillweb.env.trajectories.trajectory import ContentFiles
 from stillweb.env.vector.rollout import Agent, ended_by
 from stillweb.errors import InfraError, ResetNeeded, TaskError, UsageError
@@ -255,17 +255,6 @@ def _shared(agent: Agent | str) -> Any:
             f"the agent cannot be pickled: {error}",
             hint="pass its name MODULE:NAME; each worker creates its own",
         ) from error
-
-
-__all__ = [
-    "OBJECTS",
-    "RayEpisode",
-    "RayOptions",
-    "RayRollouts",
-    "RaySession",
-    "RolloutIterator",
-    "WorkerPlacement",
-]
 
 
 class RaySession(AbstractAsyncContextManager["RaySession"]):
