@@ -22,7 +22,7 @@ from stillweb.benchmarks.candidates import (
 from stillweb.benchmarks.forms import change_and_verify, press_buttons, search_words, send_forms
 from stillweb.benchmarks.pages import SitePage, read_page
 from stillweb.benchmarks.plan import TaskPlanner
-from stillweb.benchmarks.site import SiteMap, SiteWrite
+from stillweb.benchmarks.site import SiteMap, SiteWrite, read_site
 from stillweb.env import Evidence
 
 ALL = (report_values, open_pages, compare_items, compare_rows, chain_prices, impossible)
@@ -199,3 +199,74 @@ def test_a_recording_of_one_page_makes_tasks_that_begin_there():
     found = [plans.plan(each, "t") for each in report_values(SiteFacts(site, 7))]
     assert [plan.task.start_url for plan in found if plan] == [page.url] * len(found)
     assert found
+
+
+def test_a_title_that_another_page_has_too_is_no_description():
+    text = "A page with a few words about a lamp."
+    article = read_page(
+        "https://w.test/?id=lamps", f"<title>w:lamps</title><body><h1>Lamps</h1>{text}</body>"
+    )
+    editor = read_page("https://w.test/?id=lamps&do=edit", f"<title>w:lamps</title><body>{text} Edit</body>")
+    goals = [c.goal for c in open_pages(SiteFacts(SiteMap({p.url: p for p in (article, editor)}), 7))]
+    assert goals == ["Open the page “Lamps”."]
+
+
+def test_people_are_asked_for_by_who_and_terms_are_no_properties():
+    pairs = {"Author": ("Ann Hill", "Bob Lake"), "Generators": ("A long text about generators. " * 9,) * 2}
+    pages = {}
+    for number, name in enumerate(("Oak guide", "Tin guide")):
+        rows = "".join(f"<dt>{term}</dt><dd>{texts[number]}</dd>" for term, texts in pairs.items())
+        page = read_page(f"https://w.test/{number}", f"<body><h1>{name}</h1><dl>{rows}</dl></body>")
+        pages[page.url] = page
+    facts = SiteFacts(SiteMap(pages), 7)
+    asked = sorted(candidate.goal for candidate in report_values(facts))
+    assert asked == [
+        f"Who is the author of “{name}”? Answer “N/A” if the site does not say."
+        for name in ("Oak guide", "Tin guide")
+    ]
+    assert not any("Generators" in candidate.goal for candidate in impossible(facts))
+
+
+def test_another_start_page_replaces_one_from_which_a_walk_solved_the_task(shop):
+    site = read_site(shop)
+    facts = SiteFacts(site, 7)
+    candidate = next(each for each in report_values(facts) if each.visits[0].endswith("oak-lamp"))
+    plans = TaskPlanner(site, dict.fromkeys(site.pages, "train"), "shop", 7, 2)
+    first = plans.plan(candidate, "t")
+    assert first
+    second = plans.after(first, "walks: reward", None)
+    assert second
+    assert second.task.start_url != first.task.start_url
+    assert plans.after(second, "walks: reward", None) is None
+    assert plans.after(first, "oracle: reward", None) is None
+    hidden = first.clicks[-1]
+    other = plans.after(first, "oracle: control", hidden)
+    assert other is None or hidden not in other.clicks
+    assert hidden not in site.edges[hidden.page]
+
+
+def test_pages_to_open_are_two_clicks_away_if_they_can_be(site, facts):
+    starts = (f"{shop_site.ORIGIN}/lamps", f"{shop_site.ORIGIN}/staff")
+    plans = TaskPlanner(site, dict.fromkeys(site.pages, "train"), "shop", 7, 1)
+    plans.starts["train"] = starts
+    for candidate in open_pages(facts):
+        if candidate.visits[0].endswith("-lamp"):
+            plan = plans.plan(candidate, "t")
+            assert plan
+            assert len(plan.clicks) == 2
+
+
+def test_a_page_is_reached_under_any_of_its_urls():
+    def page(path: str, body: str) -> SitePage:
+        return read_page(f"https://a.test{path}", f"<body>{body}</body>")
+
+    guide = "<h1>Guide</h1><h2>First steps</h2><h2>Last steps</h2>"
+    pages = [page("/", '<h1>Home</h1><a href="/guide?v=2">Guide</a>'), page("/guide", guide)]
+    pages.append(page("/guide?v=2", guide))
+    site = SiteMap({each.url: each for each in pages}, starts=("https://a.test/",))
+    plans = TaskPlanner(site, dict.fromkeys(site.pages, "train"), "a", 7, 1)
+    (candidate,) = (each for each in open_pages(SiteFacts(site, 7)) if "steps" in each.goal)
+    plan = plans.plan(candidate, "t")
+    assert plan
+    assert plan.expected[0] == "https://a.test/guide?v=2"
+    assert candidate.evaluation.score(Evidence(url="https://a.test/guide?v=2")).reward == 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import shop_site
 
-from stillweb.benchmarks.pages import SiteFact, SiteItem, SiteLink, fold, read_page
+from stillweb.benchmarks.pages import SiteFact, SiteItem, SiteLink, SiteOpener, fold, read_page
 from stillweb.benchmarks.site import SiteMap, split_pages
 
 URL = "https://site.test/a/page"
@@ -189,3 +189,44 @@ def test_marks_of_a_sorted_column_are_no_part_of_its_name():
     rows = "<tr><td>Ann</td><td>4</td></tr><tr><td>Bob</td><td>9</td></tr>"
     page = read_page("https://a.test/", f"<table><tr><th>Name ▼</th><th>Years</th></tr>{rows}</table>")
     assert page.tables[0].columns == ("Name", "Years")
+
+
+def test_links_know_the_controls_that_open_their_menus():
+    page = read(
+        '<ul><li><a href="#"><p>Charts</p></a> <ul><li><a href="/pie">Pie</a></li>'
+        '<li><a href="#">More</a><ul><li><a href="/line">Line</a></li></ul></li></ul></li></ul>'
+        '<button aria-controls="user">Account</button><p>Hello</p>'
+        '<div id="user"><a href="/out">Log out</a></div>'
+        '<a href="/plain">Plain</a>'
+    )
+    charts = SiteOpener("link", "Charts")
+    assert {link.name: link.opener for link in page.links} == {
+        "Pie": charts,
+        "Line": SiteOpener("link", "More", 0, charts),
+        "Log out": SiteOpener("button", "Account"),
+        "Plain": None,
+    }
+
+
+def views(*queries: str, links: str = "") -> dict[str, object]:
+    urls = [f"https://site.test/list{query}" for query in queries]
+    return {url: read(f"<h1>List</h1><p>{url}</p>{links}", url) for url in urls}
+
+
+def test_views_of_a_page_are_in_one_part():
+    links = "".join(f'<a href="/list?sort={n}">{n}</a>' for n in range(6))
+    pages = views("", *(f"?sort={n}" for n in range(6)), links=links)
+    others = {
+        f"https://site.test/{n}": read(f"<h1>Page {n}</h1>", f"https://site.test/{n}") for n in range(20)
+    }
+    parts = split_pages(SiteMap(pages | others), 3, 0.1)
+    assert {parts[url] for url in pages} == {"test"}
+
+
+def test_a_site_on_which_every_page_links_to_every_other_has_two_parts():
+    links = "".join(f'<a href="/{n}">Page {n}</a>' for n in range(20))
+    urls = [f"https://site.test/{n}" for n in range(20)]
+    pages = {url: read(f"<h1>Page {url[-2:]}</h1>{links}", url) for url in urls}
+    parts = split_pages(SiteMap(pages, starts=(urls[0],)), 3, 0.3)
+    assert parts[urls[0]] == "train"
+    assert list(parts.values()).count("test") == 6

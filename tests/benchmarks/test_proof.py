@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +25,7 @@ class FakeEnv:
     """Two pages with a link to each other; the episodes whose numbers are in `broken` fail."""
 
     broken: frozenset[int] = frozenset()
+    collapsed: bool = False
     episodes: list[list[str]] = field(default_factory=list)
     task: Task | None = None
 
@@ -38,14 +39,18 @@ class FakeEnv:
             raise InfraError("the browser is gone")
         self.episodes[-1].append(action["action"])
         reward = float(self.episodes[-1] == ["click", "terminate"])
-        if action["action"] == "click":
+        if action.get("bid") == "b0":
+            self.collapsed = False
+        elif action["action"] == "click":
             self.url = LAMPS if self.url == HOME else HOME
         return self._observed(), reward, action["action"] == "terminate", False, self._info()
 
     def _observed(self):
         name = "Lamps" if self.url == HOME else "Home"
         node = AxNode("b1", "link", name, "", (), 0, 1, "")
-        return SimpleNamespace(url=self.url, nodes=(node,), digests={"axtree": self.url})
+        menu = AxNode("b0", "button", "Menu", "", (), 0, 2, "")
+        nodes = (menu,) if self.collapsed else (node, menu)
+        return SimpleNamespace(url=self.url, nodes=nodes, digests={"axtree": self.url})
 
     def _info(self):
         return {
@@ -133,3 +138,22 @@ async def test_a_walk_in_a_task_is_repeated_when_the_browser_fails():
     assert len(env.episodes) == 4 + 2 + 2
     with pytest.raises(InfraError, match="gone"):
         await prover(FakeEnv(broken=frozenset((4, 5, 6))), walks=2).prove(task)
+
+
+class CollapsedEnv(FakeEnv):
+    """The link is in a menu that is closed at first."""
+
+    async def reset(self, *, task: Task):
+        self.collapsed = True
+        return await super().reset(task=task)
+
+
+@pytest.mark.parametrize("env", [FakeEnv(), CollapsedEnv()])
+async def test_an_oracle_opens_a_menu_only_if_it_must(env):
+    menu = {"action": "click", "role": "button", "name": "Menu"}
+    shown = not isinstance(env, CollapsedEnv)
+    task = plan(UrlEvaluator(exact=LAMPS), oracle=({**CLICK, "via": menu},))
+    proof = await prover(env).prove(replace(task, expected=(LAMPS, "")))
+    assert proof.failed == ""
+    assert proof.oracle == ((CLICK,) if shown else (menu, CLICK)) + ({"action": "terminate"},)
+    assert env.episodes == [["click"] * (1 if shown else 2) + ["terminate"]] * 3

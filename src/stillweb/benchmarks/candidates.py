@@ -34,6 +34,7 @@ _LETTERS = re.compile(r"[^\W\d_]{2,}")
 _ATTRIBUTE = re.compile(r"[^\W\d_][^\W_]*(?:[ '-][^\W_]+)*(?: \([^()]+\))?")
 _COUNTERS = ("link", "rowid", "row", "row id", "number", "index")  # columns that only count rows
 _HEADING = re.compile(r"(?:\d+(?:\.\d+)*\.? )?[^\W\d_a-z]")
+_PERSON = r"\b(author|editor|maintainer|owner|director|artist|writer|manager|speaker|translator)s?$"
 _STATE = re.compile(r"\b(?:returning|showing|found) [\d,]+|\((?:hide|show|edit)\)", re.IGNORECASE)
 _WORDS_OF_VALUE = 8
 _INVENTED = 6  # words of a subject from which another one is invented
@@ -143,7 +144,7 @@ class SiteFacts:
         if len(self.questions[question_of(fact)]) != 1:
             return False
         if fact.shape == "pair":
-            return fact.attribute[0].isupper() and self._given[fold(fact.attribute)] > 1
+            return fact.attribute[0].isupper() and fold(fact.attribute) in self._properties
         if fact.shape == "cell":
             plain = len(fact.subject.split()) <= _WORDS_OF_VALUE and not re.search(r"[\\\"]", fact.subject)
             if not self._is_on_every_page(fact.context):
@@ -164,12 +165,18 @@ class SiteFacts:
         )
 
     @cached_property
-    def _given(self) -> Counter[str]:
-        """Number of subjects that have an attribute as a pair: one that only one has is rarely a property."""
-        pairs = {
-            (fold(f.attribute), fold(f.subject)) for p in self.pages for f in p.facts if f.shape == "pair"
-        }
-        return Counter(attribute for attribute, _ in pairs)
+    def _properties(self) -> frozenset[str]:
+        """Attributes that several subjects have as a pair, mostly with short values; others are terms."""
+        subjects: defaultdict[str, set[str]] = defaultdict(set)
+        short: defaultdict[str, list[bool]] = defaultdict(list)
+        for fact in (fact for page in self.pages for fact in page.facts if fact.shape == "pair"):
+            subjects[fold(fact.attribute)].add(fold(fact.subject))
+            short[fold(fact.attribute)].append(len(fact.value) <= _VALUE)
+        return frozenset(
+            attribute
+            for attribute, found in subjects.items()
+            if len(found) > 1 and 2 * sum(short[attribute]) > len(short[attribute])
+        )
 
     @cached_property
     def tables(self) -> Mapping[str, set[frozenset[tuple[str, ...]]]]:
@@ -180,16 +187,17 @@ class SiteFacts:
                 found[fold(table.name)].add(frozenset(table.rows))
         return found
 
-    def alike(self, page: SitePage) -> tuple[str, ...]:
-        """Return the URLs under which a page was recorded: those of pages with the same text."""
-        return self._urls_of_text[page.content]
+    def is_only(self, page: SitePage) -> bool:
+        """Return whether only a page, possibly under several URLs, has its subject as subject or title."""
+        return self._named[fold(page.subject)] <= set(self.site.alike(page.url))
 
     @cached_property
-    def _urls_of_text(self) -> Mapping[str, tuple[str, ...]]:
-        found: defaultdict[str, list[str]] = defaultdict(list)
+    def _named(self) -> Mapping[str, set[str]]:
+        found: defaultdict[str, set[str]] = defaultdict(set)
         for page in self.pages:
-            found[page.content].append(page.url)
-        return {text: tuple(urls) for text, urls in found.items()}
+            found[fold(page.subject)].add(page.url)
+            found[fold(page.title)].add(page.url)
+        return found
 
     @cached_property
     def headings(self) -> Counter[str]:
@@ -310,6 +318,9 @@ def _goal_of(page: SitePage, fact: SiteFact, number: int) -> tuple[str, str]:
     if re.match(r"(number|count) of ", noun):
         counted = noun.partition(" of ")[2]
         return "report/number", f"How many {counted} does “{fact.subject}” have?"
+    if re.search(_PERSON, noun):
+        verb = "Who are" if noun.endswith("s") else "Who is"
+        return "report/person", f"{verb} the {noun} of “{fact.subject}”?"
     verb = "are" if re.search(r"[^s]s$", noun) and not noun.endswith(("us", "is", "ss")) else "is"
     goals = (
         f"What {verb} the {noun} of “{fact.subject}”?",
@@ -328,7 +339,7 @@ def page_column(page: SitePage, fact: SiteFact) -> str:
 def report_sections(facts: SiteFacts) -> Iterator[TaskCandidate]:
     """Yield questions for the section that follows another one."""
     for page in facts.shuffled(facts.pages, "sections"):
-        if not _is_name(page.subject) or len(facts.subjects[fold(page.subject)]) != 1:
+        if not _is_name(page.subject) or not facts.is_only(page):
             continue
         texts = Counter(fold(text) for _, text in page.headings)
         for (level, text), (after, answer) in zip(page.headings, page.headings[1:], strict=False):
@@ -361,12 +372,12 @@ def open_pages(facts: SiteFacts) -> Iterator[TaskCandidate]:
     """Yield requests to open a page that its content describes."""
     done: set[str] = set()
     for page in facts.shuffled(facts.pages, "open"):
-        urls = facts.alike(page)
+        urls = facts.site.alike(page.url)
         if page.content in done or not _is_title(page.subject) or len(page.text) < 20:
             continue
         done.add(page.content)
         evaluation = UrlEvaluator(regex=f"({'|'.join(map(re.escape, urls))})(#.*)?")
-        alone = set(facts.subjects[fold(page.subject)]) <= set(urls)
+        alone = facts.is_only(page)
         sections = [
             text
             for level, text in page.headings
@@ -523,7 +534,7 @@ def filter_rows(facts: SiteFacts) -> Iterator[TaskCandidate]:
         for link in facts.shuffled(page.links, "filter", page.url):
             target = facts.site.landing(link.url)
             single = counts[fold(link.name)] == 1 and _is_value(link.name) and same_path(target, page.url)
-            if not single or target == page.url or len(facts.alike(page)) > 1:
+            if not single or target == page.url or len(facts.site.alike(page.url)) > 1:
                 continue
             candidate = _filtered(facts, page, link.name, facts.site.pages[target])
             if candidate is not None:
@@ -613,7 +624,11 @@ def chain_prices(facts: SiteFacts) -> Iterator[TaskCandidate]:
 
 def chain_pages(facts: SiteFacts) -> Iterator[TaskCandidate]:
     """Yield questions whose answer is on the page that a value of another page names."""
-    by_subject = {subject: urls[0] for subject, urls in facts.subjects.items() if len(urls) == 1}
+    by_subject = {
+        subject: urls[0]
+        for subject, urls in facts.subjects.items()
+        if facts.is_only(facts.site.pages[urls[0]])
+    }
     found = [(page, fact) for page in facts.pages for fact in page.facts if fact.shape in ("pair", "cell")]
     for page, fact in facts.shuffled(found, "join"):
         target = by_subject.get(fold(fact.value), "")
@@ -641,7 +656,7 @@ def chain_pages(facts: SiteFacts) -> Iterator[TaskCandidate]:
 def chain_links(facts: SiteFacts) -> Iterator[TaskCandidate]:
     """Yield questions for the first section of a page that a link of another page opens."""
     for page in facts.shuffled(facts.pages, "links"):
-        if not _is_name(page.subject) or len(facts.subjects[fold(page.subject)]) != 1:
+        if not _is_name(page.subject) or not facts.is_only(page):
             continue
         counts = Counter(fold(link.name) for link in page.links)
         for link in facts.shuffled(page.links, "follow", page.url):

@@ -211,7 +211,7 @@ async def make_tasks(
                 if len(games) >= options.n:
                     break
         plans = _in_turn(_candidates(site, planner, made, options), iter(games))
-        await _prove_all(prover, site, plans, made, on_progress)
+        await _prove_all(prover, planner, plans, made, on_progress)
         made.walk_seconds = prover.walk_seconds
     made.seconds = clock.perf() - began
     return made
@@ -223,22 +223,27 @@ def _proofs(options: MakeOptions) -> ProofOptions:
 
 async def _prove_all(
     prover: TaskProver,
-    site: SiteMap,
+    planner: TaskPlanner,
     plans: Iterator[TaskPlan],
     made: MadeTasks,
     on_progress: Callable[[MadeTasks], None],
 ) -> None:
     options = made.options
+    again: list[TaskPlan] = []
     while len(made.made) < options.n:
-        wave = _next(plans, min(options.n - len(made.made), _WAVE))
+        count = min(options.n - len(made.made), _WAVE)
+        wave = [*again[:count], *_next(plans, count - len(again[:count]))]
+        again = again[count:]
         if not wave:
             return
         async with asyncio.TaskGroup() as group:
             proving = [group.create_task(prover.prove(plan)) for plan in wave]
         for plan, proved in zip(wave, proving, strict=True):
-            _note(made, plan, proved.result())
-            if hidden := proved.result().hidden:
-                site.forget(hidden)
+            proof = proved.result()
+            if (other := planner.after(plan, proof.failed, proof.hidden)) is not None:
+                again.append(other)
+            else:
+                _note(made, plan, proof)
         on_progress(made)
 
 
@@ -260,10 +265,12 @@ def _note(made: MadeTasks, plan: TaskPlan, proof: ProofResult) -> None:
         made.details.setdefault((origin.family, proof.failed), f"{plan.task.goal} ({proof.detail})")
         return
     number = sum(each.task.origin.family == origin.family for each in made.made if each.task.origin) + 1
+    plan = plan.played(proof.oracle)
+    assert plan.task.origin is not None
     task = replace(
         plan.task,
         id=f"{made.collection}.{origin.family}.{number:03}",
-        origin=replace(origin, proofs=dict(proof.proofs)),
+        origin=replace(plan.task.origin, proofs=dict(proof.proofs)),
     )
     made.made.append(MadeTask(task, proof))
 
@@ -275,34 +282,39 @@ def _candidates(
     facts = SiteFacts(site, options.seed)
     running = [make(facts) for family in options.families for make in _GENERATORS[family]]
     seen: set[Any] = set()
+    lost: dict[Any, str] = {}
     crowded: Counter[tuple[str, str]] = Counter()
     while running:
         for generator in list(running):
-            plan = _first_planned(generator, planner, made, seen, crowded)
+            plan = _first_planned(generator, planner, seen, lost, crowded)
             if plan is None:
                 running.remove(generator)
             else:
                 yield plan
+    for key, family in lost.items():
+        if key not in seen:
+            made.tried[family] += 1
+            made.dropped[family, "plan: no way within a part"] += 1
 
 
 def _first_planned(
     generator: Iterator[TaskCandidate],
     planner: TaskPlanner,
-    made: MadeTasks,
     seen: set[Any],
+    lost: dict[Any, str],
     crowded: Counter[tuple[str, str]],
 ) -> TaskPlan | None:
+    """Return the next plan of a generator; an instance without a way may have one from another page."""
     for candidate in generator:
-        keys = ((candidate.family, candidate.slots), candidate.goal)
+        instance = (candidate.family, candidate.slots)
         place = (candidate.visits[-1], candidate.template)
-        if any(key in seen for key in keys) or crowded[place] >= _PER_PAGE:
+        if instance in seen or candidate.goal in seen or crowded[place] >= _PER_PAGE:
             continue
-        seen.update(keys)
         plan = planner.plan(candidate, "candidate")
         if plan is None:
-            made.tried[candidate.family] += 1
-            made.dropped[candidate.family, "plan: no way within a part"] += 1
+            lost[instance] = candidate.family
             continue
+        seen.update((instance, candidate.goal))
         crowded[place] += 1
         return plan
     return None

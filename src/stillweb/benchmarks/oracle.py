@@ -6,10 +6,14 @@
 
 `nth` is the number of the control among those of equal role and name, from 0. A step has no bid, so it holds
 on the same page with another layout. `run_oracle` plays an oracle in an `Env`.
+
+A planned step may have `via`, a step that opens the menu with its control. It is done only if the page does
+not show the control; `OracleRun.acts` has the steps that were done.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -34,7 +38,7 @@ _RETRIES: tuple[Step, ...] = (  # while a fault hides a control
     {"action": "reload"},
     {"action": "wait", "ms": 10_000},
 )
-_OF_STEP = ("role", "name", "nth")
+_OF_STEP = ("role", "name", "nth", "via")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class OracleRun:
         reward: None if the episode did not reach its end.
         steps: for each observation from the reset on its digests, URL and status of the action.
         texts: folded text of each observed page.
+        acts: the steps that were done, without `via`.
+        stops: for each planned step the number of the observation after it.
         requests: number of requests of the start page, and of those that the collection does not hold.
         trouble: why a step could not be done, "" if all were; `kind` names it in one word.
         pictures: screenshots at the start and before the end, if they were requested.
@@ -52,6 +58,8 @@ class OracleRun:
 
     reward: float | None = None
     steps: tuple[tuple[Mapping[str, str], str, str], ...] = ()
+    acts: tuple[Step, ...] = ()
+    stops: tuple[int, ...] = ()
     texts: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -85,6 +93,18 @@ def action_of(step: Step, observation: Observation) -> dict[str, Any]:
     if len(found) <= number:
         raise LookupError(f"{observation.url} shows no {step['role']} {step['name']!r}")
     return {**action, "bid": found[number]}
+
+
+def _shows(step: Step, observation: Observation) -> bool:
+    try:
+        action_of(step, observation)
+    except LookupError:
+        return False
+    return True
+
+
+def _without_via(step: Step) -> Step:
+    return {name: value for name, value in step.items() if name != "via"}
 
 
 async def retry_episode(play: Callable[[], Awaitable[T]]) -> T:
@@ -149,6 +169,8 @@ class _OraclePlay:
         self.wants_pictures = pictures
         self.pictures: list[bytes] = []
         self.steps: list[tuple[Mapping[str, str], str, str]] = []
+        self.acts: list[Step] = []
+        self.stops: list[int] = []
         self.texts: list[str] = []
         self.flags: list[str] = []
         self.reasons: tuple[str, ...] = ()
@@ -164,10 +186,14 @@ class _OraclePlay:
         await self._picture()
         if "perturbation" in info and self.env.task and self.env.task.origin and self._is_whole(oracle):
             oracle = self.env.task.origin.oracle  # with the names of the perturbed pages
-        for step in oracle:
+        todo = deque((step, True) for step in oracle)
+        while todo:
+            step, planned = todo.popleft()
             observation = await self._dismiss(observation, info, on_page)
-            if "perturbation" in info:
-                observation = await self._recover(step, observation, info, on_page)
+            if "via" in step and not _shows(step, observation):
+                todo.extendleft(((_without_via(step), planned), (step["via"], False)))
+                continue
+            observation = await self._recover(step, observation, info, on_page)
             if self.before_act:
                 await self.before_act(observation, info)
             if step["action"] == "terminate":
@@ -176,6 +202,9 @@ class _OraclePlay:
                 action_of(step, observation)
             )
             self._note(observation, info)
+            self.acts.append(_without_via(step))
+            if planned:
+                self.stops.append(len(self.steps) - 1)
             on_page(observation)
             if terminated:
                 self.reward, self.reasons = reward, tuple(info["score"]["reasons"])
@@ -198,7 +227,7 @@ class _OraclePlay:
         on_page: Callable[[Observation], None],
     ) -> Observation:
         """Wait or reload while a fault hides what a step needs."""
-        for action in (*_RETRIES, None):
+        for action in (*_RETRIES, None) if "perturbation" in info else ():
             if self._can_do(step, observation) or action is None:
                 break
             reload = any(node.name in FAULT_TEXTS for node in observation.nodes)
@@ -219,11 +248,7 @@ class _OraclePlay:
             task = self.env.task
             shows = task.origin.shows if task and task.origin else ()
             return all(any(fold(each) in text for text in self.texts) for each in shows)
-        try:
-            action_of(step, observation)
-        except LookupError:
-            return False
-        return True
+        return _shows(step, observation)
 
     async def _dismiss(
         self, observation: Observation, info: Mapping[str, Any], on_page: Callable[[Observation], None]
@@ -254,6 +279,8 @@ class _OraclePlay:
         return OracleRun(
             self.reward,
             tuple(self.steps),
+            tuple(self.acts),
+            tuple(self.stops),
             tuple(self.texts),
             tuple(self.flags),
             self.reasons,

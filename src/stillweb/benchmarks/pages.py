@@ -24,6 +24,8 @@ _INVISIBLE = "script, style, noscript, template, [hidden], [aria-hidden=true], s
 _HIDDEN_STYLE = re.compile(r"display:\s*none|visibility:\s*hidden")
 _PERMALINK = re.compile(r"[¶#§🔗\ue000-\uf8ff]+")
 _CARDS = "article, li, tr, [class*=product], [class*=card], [class*=item]"
+_NOWHERE = re.compile(r"#|javascript:|$", re.IGNORECASE)
+_NAMED_MENU = ("aria-controls", "data-target", "data-bs-target", "href")
 _SENT = {"submit": "button", "image": "button"}
 _ROLES = {
     "text": "textbox",
@@ -44,17 +46,33 @@ _LONGEST = 400  # characters of a text that is kept
 
 
 @dataclass(frozen=True, slots=True)
+class SiteOpener:
+    """A control that probably opens a menu: role, accessible name, and number among those of that name.
+
+    Attributes:
+        outer: the control that opens the menu with this control.
+    """
+
+    role: str
+    name: str
+    number: int = 0
+    outer: SiteOpener | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SiteLink:
     """A link: URL without fragment, accessible name, and its number among the links of that name.
 
     Attributes:
         within: whether the link leads to a place within its page, by a fragment.
+        opener: control that opens the menu with the link, if the link is in one.
     """
 
     url: str
     name: str
     number: int = 0
     within: bool = False
+    opener: SiteOpener | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +255,7 @@ def _headings(tree: LexborHTMLParser) -> Iterator[tuple[int, str]]:
 
 
 def _links(tree: LexborHTMLParser, base: str) -> Iterator[SiteLink]:
+    menus = _Menus(tree)
     numbers: Counter[str] = Counter()
     for node in tree.css("a[href]"):
         name = _link_name(node)
@@ -248,7 +267,47 @@ def _links(tree: LexborHTMLParser, base: str) -> Iterator[SiteLink]:
             continue
         reference = _attribute(node, "href")
         if not reference.startswith("#") and (url := _joined(base, reference)):
-            yield SiteLink(url, name, number, within="#" in reference)
+            yield SiteLink(url, name, number, within="#" in reference, opener=menus.opener(node))
+
+
+class _Menus:
+    """Controls that open menus: buttons, and links that lead nowhere.
+
+    A control opens the element that it names in an attribute, or the next list or block beside it. Whether
+    the page shows a menu from the start is a matter of styles, which are not read.
+    """
+
+    def __init__(self, tree: LexborHTMLParser) -> None:
+        numbers: Counter[tuple[str, str]] = Counter()
+        self._controls: dict[int, tuple[str, str, int]] = {}
+        self._of_element: dict[str, Any] = {}
+        for node in tree.css("a[href], button"):
+            role = _attribute(node, "role") or ("button" if node.tag == "button" else "link")
+            name = _link_name(node)
+            number = numbers[role, fold(name)]
+            numbers[role, fold(name)] += 1
+            if not name or (node.tag == "a" and not _NOWHERE.match(_attribute(node, "href"))):
+                continue
+            self._controls[node.mem_id] = (role, name, number)
+            for attribute in _NAMED_MENU:
+                if identifier := _attribute(node, attribute).removeprefix("#"):
+                    self._of_element.setdefault(identifier, node)
+
+    def opener(self, node: Any) -> SiteOpener | None:
+        """Return the control of the innermost menu around an element."""
+        above = node.parent
+        while above is not None and above.tag not in ("body", "html"):
+            control = self._of_element.get(_attribute(above, "id")) or self._before(above)
+            if control is not None and control.mem_id != node.mem_id:
+                return SiteOpener(*self._controls[control.mem_id], outer=self.opener(control))
+            above = above.parent
+        return None
+
+    def _before(self, node: Any) -> Any:
+        before = node.prev if node.tag in ("ul", "ol", "div", "nav") else None
+        while before is not None and before.tag.startswith("-"):  # text or comment
+            before = before.prev
+        return before if before is not None and before.mem_id in self._controls else None
 
 
 def _link_name(node: Any) -> str:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from stillweb import clock
 from stillweb.benchmarks.candidates import Act, TaskCandidate
+from stillweb.benchmarks.pages import SiteOpener
 from stillweb.benchmarks.site import SiteMap, SiteStep, SiteWay
 from stillweb.env import Task
 from stillweb.env.tasks.task import TaskOrigin
@@ -19,6 +21,7 @@ from stillweb.env.tasks.task import TaskOrigin
 _LONGEST = 3  # clicks from the start page to the first page that a task needs
 _LEG = 4  # clicks between two pages that a task needs
 _SHORT = 15_000  # characters of a start page; every episode and walk observes it
+_AT_ITS_URL = ("sort/table", "filter/rows", "chain/link")  # the first page of these has the link to follow
 _SPARE = 10  # steps that an agent may take beyond three times the oracle's
 
 
@@ -30,6 +33,7 @@ class TaskPlan:
         clicks: the links that the oracle follows first.
         expected: URL after each step of the oracle, "" where any is right.
         neighbours: oracles of similar tasks, which must score 0.
+        without: start pages from which a random walk solved the task.
     """
 
     task: Task
@@ -37,11 +41,19 @@ class TaskPlan:
     clicks: SiteWay
     expected: tuple[str, ...]
     neighbours: tuple[tuple[Act, ...], ...]
+    without: frozenset[str] = frozenset()
 
     @property
     def oracle(self) -> tuple[Act, ...]:
         assert self.task.origin is not None
         return self.task.origin.oracle
+
+    def played(self, acts: Sequence[Act]) -> TaskPlan:
+        """Return the plan with the acts of an oracle's episode, which may open menus."""
+        assert self.task.origin is not None
+        oracle = (*acts[:-1], self.oracle[-1])  # episodes are shared, so theirs ends without an answer
+        origin = replace(self.task.origin, oracle=oracle, length=len(oracle))
+        return replace(self, task=replace(self.task, origin=origin, max_steps=3 * len(oracle) + _SPARE))
 
 
 class TaskPlanner:
@@ -86,17 +98,25 @@ class TaskPlanner:
             chosen = [url for url in self._site.starts if url in within] + alone
         return tuple(dict.fromkeys(chosen))[:most]
 
-    def plan(self, candidate: TaskCandidate, task_id: str) -> TaskPlan | None:
-        """Return the task of a candidate; None if its pages are in different parts or cannot be reached."""
+    def plan(
+        self, candidate: TaskCandidate, task_id: str, without: frozenset[str] = frozenset()
+    ) -> TaskPlan | None:
+        """Return the task of a candidate; None if its pages are in different parts or cannot be reached.
+
+        Args:
+            candidate: the candidate.
+            task_id: id of the task.
+            without: start pages that are not used.
+        """
         parts = {self._parts[url] for url in (*candidate.visits, *candidate.lands)}
         if len(parts) != 1:
             return None
         part = parts.pop()
-        ways = self._ways(candidate, part)
+        ways = self._ways(candidate, part, without)
         if ways is None:
             return None
-        clicks = [step for way in ways for step in way]
-        start = clicks[0].page if clicks else candidate.visits[0]
+        start, legs = ways
+        clicks = [step for way in legs for step in way]
         goes = tuple(_click(step) for step in clicks)
         end: Act = {"action": "terminate", **({"answer": candidate.answer} if candidate.answer else {})}
         oracle = (*goes, *candidate.acts, end)
@@ -126,26 +146,65 @@ class TaskPlanner:
         neighbours = tuple((*goes, *acts, end) for acts in candidate.neighbours)
         if candidate.family == "open" and clicks and (other := self._other(clicks[-1], part)):
             neighbours = ((*goes[:-1], _click(other), end),)
-        return TaskPlan(task, candidate, tuple(clicks), expected[-len(oracle) :], neighbours)
+        return TaskPlan(task, candidate, tuple(clicks), expected[-len(oracle) :], neighbours, without)
 
-    def _ways(self, candidate: TaskCandidate, part: str) -> list[SiteWay] | None:
-        """Return the ways from a start page to the visits, one after the other."""
-        within = self._within[part]
-        first = self._site.ways_to(candidate.visits[0], within, _LONGEST)
-        starts = [url for url in self.starts[part] if first.get(url)]
-        if not starts and candidate.visits[0] in self.starts[part] and candidate.family != "open":
-            starts = [candidate.visits[0]]  # the task begins on the page that it is about
+    def after(self, plan: TaskPlan, failed: str, hidden: SiteStep | None) -> TaskPlan | None:
+        """Return another plan of a candidate whose proof failed because of its way; None if there is none.
+
+        Args:
+            plan: the plan that failed.
+            failed: the proof that failed, such as "walks: reward".
+            hidden: a link that the browser does not show; no later plan uses it.
+        """
+        if hidden is not None:
+            self._site.forget(hidden)
+            without = plan.without
+        elif failed.startswith("walks"):
+            without = plan.without | {plan.task.start_url}
+        else:
+            return None
+        return self.plan(plan.candidate, plan.task.id, without)
+
+    def _ways(
+        self, candidate: TaskCandidate, part: str, without: frozenset[str]
+    ) -> tuple[str, list[SiteWay]] | None:
+        """Return a start page, and the ways from it to the visits, one after the other."""
+        visits = [self._urls(candidate, visit) for visit in candidate.visits]
+        firsts = self._first_ways(candidate, visits[0], part)
+        starts = [url for url in firsts if url not in without]
+        if candidate.family == "open":  # a random walk often follows a single link
+            starts = [url for url in starts if len(firsts[url]) > 1] or starts
         if not starts:
             return None
         # Tasks on the same pages have the same way, so one run of an oracle serves several of them.
         start = clock.seeded("start", self._seed, *candidate.visits).choice(starts)
-        ways = [first[start]]
-        for one, other in zip(candidate.visits, candidate.visits[1:], strict=False):
-            way = self._site.way(one, other, within, _LEG)
+        ways, page = [firsts[start]], start
+        for urls in visits[1:]:
+            page = ways[-1][-1].target if ways[-1] else page
+            found = [self._site.way(page, url, self._within[part], _LEG) for url in urls]
+            way = min((each for each in found if each is not None), key=len, default=None)
             if way is None:
                 return None
             ways.append(way)
-        return ways
+        return start, ways
+
+    def _urls(self, candidate: TaskCandidate, visit: str) -> tuple[str, ...]:
+        """Return the URLs at which a visited page can be read; controls are used at its own URL."""
+        acts = candidate.acts or candidate.lands or candidate.template in _AT_ITS_URL
+        return (visit,) if acts else self._site.alike(visit)
+
+    def _first_ways(self, candidate: TaskCandidate, urls: Sequence[str], part: str) -> dict[str, SiteWay]:
+        """Return the shortest way to one of several pages from each start page."""
+        found: dict[str, SiteWay] = {}
+        for url in urls:
+            ways = self._site.ways_to(url, self._within[part], _LONGEST)
+            for start in self.starts[part]:
+                way = ways.get(start)
+                if way and start not in urls and (start not in found or len(way) < len(found[start])):
+                    found[start] = way
+        if not found and candidate.family != "open":  # the task begins on the page that it is about
+            found = {url: () for url in self.starts[part] if url in urls}
+        return found
 
     def _other(self, step: SiteStep, part: str) -> SiteStep | None:
         """Return another link of the page of a step, the next one after it if possible."""
@@ -161,6 +220,12 @@ class TaskPlanner:
         )
 
 
-def _click(step: SiteStep) -> Act:
-    number = {"nth": step.number} if step.number else {}
-    return {"action": "click", "role": "link", "name": step.name, **number}
+def _click(step: SiteStep | SiteOpener) -> Act:
+    """Return the click on a link, or on the control of a menu; `via` is the click that opens its menu."""
+    role, outer = (step.role, step.outer) if isinstance(step, SiteOpener) else ("link", step.opener)
+    act: dict[str, Any] = {"action": "click", "role": role, "name": step.name}
+    if step.number:
+        act["nth"] = step.number
+    if outer is not None:
+        act["via"] = _click(outer)
+    return act

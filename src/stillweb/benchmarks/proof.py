@@ -3,12 +3,15 @@
 Proofs of a task, in the order in which they are tried; the first that fails drops it:
 
 - `wrong answers`: values near the answer score 0, on the evidence of the oracle's episode;
+- `walks`: random walks from the start page score 0 after each of their steps;
 - `oracle`: the steps can be done, lead to the planned pages, show what the answer needs, and score 1.0;
 - `untouched`: doing nothing scores 0, on the evidence of the start page before any action;
 - `cut`: the oracle without its last act scores 0;
 - `neighbours`: the oracles of similar tasks score 0;
-- `repeated`: further runs of the oracle give equal observations;
-- `walks`: random walks from the start page score 0 after each of their steps.
+- `repeated`: further runs of the oracle give equal observations.
+
+The walks of a start page are made before its first oracle, so that a candidate which they solve costs no
+episode.
 
 `Evaluator.score` is a pure function of evidence, the one that an episode's end uses. So episodes are shared:
 
@@ -32,6 +35,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from stillweb import clock
+from stillweb.benchmarks.candidates import Act
 from stillweb.benchmarks.oracle import OracleRun, retry_episode, run_oracle
 from stillweb.benchmarks.pages import fold
 from stillweb.benchmarks.plan import TaskPlan
@@ -80,6 +84,7 @@ class ProofResult:
         proofs: for the task file, what was tried and how it ended.
         pictures: PNG files of the start and the end of the oracle.
         hidden: a link of the recorded HTML that the browser does not show, if that is the reason.
+        oracle: the steps of the oracle, the clicks that opened menus included.
     """
 
     failed: str = ""
@@ -88,6 +93,7 @@ class ProofResult:
     proofs: Mapping[str, str | int | float] = field(default_factory=dict)
     pictures: tuple[bytes, ...] = ()
     hidden: SiteStep | None = None
+    oracle: tuple[Act, ...] = ()
 
 
 class _Dropped(Exception):
@@ -138,19 +144,23 @@ class TaskProver:
         """
         began = clock.perf()
         proofs: dict[str, str | int | float] = {}
-        failed = detail = ""
-        pictures: tuple[bytes, ...] = ()
-        hidden: SiteStep | None = None
         try:
-            pictures = await self._prove(plan, proofs)
+            pictures, oracle = await self._prove(plan, proofs)
         except _Dropped as dropped:
-            failed, detail, hidden = dropped.failed, dropped.detail, dropped.hidden
-        return ProofResult(failed, detail, clock.perf() - began, proofs, pictures, hidden)
+            seconds = clock.perf() - began
+            return ProofResult(dropped.failed, dropped.detail, seconds, proofs, hidden=dropped.hidden)
+        return ProofResult("", "", clock.perf() - began, proofs, pictures, oracle=oracle)
 
-    async def _prove(self, plan: TaskPlan, proofs: dict[str, Any]) -> tuple[bytes, ...]:
+    async def _prove(
+        self, plan: TaskPlan, proofs: dict[str, Any]
+    ) -> tuple[tuple[bytes, ...], tuple[Act, ...]]:
+        """Try all proofs; return pictures and the steps of the oracle."""
         task, options = plan.task, self._options
         self._check_wrong(plan, proofs)
+        if not task.setup:
+            await self._check_walks(plan)
         first = last = await self._oracle(plan)
+        plan = plan.played(first.run.acts)
         proofs["oracle"] = 1.0
         await self._check_untouched(plan, first)
         proofs["untouched"] = 0.0
@@ -165,10 +175,8 @@ class TaskProver:
         proofs["runs"] = options.runs
         if task.setup:
             await self._check_own_walks(task)
-        else:
-            await self._check_walks(plan)
         proofs |= {"walks": options.walks, "walk_steps": options.walk_steps}
-        return last.run.pictures
+        return last.run.pictures, plan.oracle
 
     # --- episodes of oracles -------------------------------------------------------------------------
 
@@ -232,12 +240,13 @@ class TaskProver:
         play = await self._play(plan.task, plan.oracle)
         run = play.run
         if run.kind:
-            done = len(run.steps) - 1
-            lost = plan.clicks[done] if run.kind == "control" and 0 <= done < len(plan.clicks) else None
+            done = len(run.stops)
+            lost = plan.clicks[done] if run.kind == "control" and done < len(plan.clicks) else None
             raise _Dropped(f"oracle: {run.kind}", run.trouble, lost)
         if run.flags:
             raise _Dropped("oracle: flagged", "; ".join(dict.fromkeys(run.flags)))
-        for (_, url, _), expected in zip(run.steps[1:], plan.expected, strict=True):
+        for stop, expected in zip(run.stops, plan.expected, strict=True):
+            url = run.steps[stop][1]
             if expected and wire_url(url).partition("#")[0] != expected:
                 raise _Dropped("oracle: another page", f"{url} instead of {expected}")
         for shown in plan.candidate.shows:

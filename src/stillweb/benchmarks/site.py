@@ -15,7 +15,7 @@ from functools import cached_property
 from urllib.parse import urljoin
 
 from stillweb import clock
-from stillweb.benchmarks.pages import SitePage, fold, read_page
+from stillweb.benchmarks.pages import SiteOpener, SitePage, fold, read_page
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
 from stillweb.http.codec import decode
@@ -33,12 +33,13 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 @dataclass(frozen=True, slots=True)
 class SiteStep:
-    """A click on a link: the page before, name and number of the link, and the page after."""
+    """A click on a link: page before, name and number of the link, page after, control of the link's menu."""
 
     page: str
     name: str
     number: int
     target: str
+    opener: SiteOpener | None = None
 
 
 SiteWay = tuple[SiteStep, ...]
@@ -85,6 +86,17 @@ class SiteMap:
             url = self.redirects.get(url, "")
         return ""
 
+    def alike(self, url: str) -> tuple[str, ...]:
+        """Return the URLs under which a page was recorded: those of pages with the same text."""
+        return self._urls_of_content[self.pages[url].content]
+
+    @cached_property
+    def _urls_of_content(self) -> Mapping[str, tuple[str, ...]]:
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for url, page in self.pages.items():
+            found[page.content].append(url)
+        return {content: tuple(urls) for content, urls in found.items()}
+
     @cached_property
     def edges(self) -> dict[str, tuple[SiteStep, ...]]:
         """Links to recorded pages, by page; of several links to one page the first with a unique name."""
@@ -97,7 +109,7 @@ class SiteMap:
             for link in sorted(page.links, key=lambda each: counts[fold(each.name)] > 1):
                 target = self.landing(link.url)
                 if target and target != url and len(link.name) <= 120:
-                    steps.setdefault(target, SiteStep(url, link.name, link.number, target))
+                    steps.setdefault(target, SiteStep(url, link.name, link.number, target, link.opener))
             found[url] = tuple(steps.values())
         return found
 
@@ -225,7 +237,7 @@ def with_subjects(pages: Mapping[str, SitePage]) -> dict[str, SitePage]:
         if heads[title.partition(" | ")[0]] >= most:
             title = title.partition(" | ")[2]
         subject = own[0] if len(own) == 1 else title or page.title
-        found[url] = _about(page, subject)
+        found[url] = replace(_about(page, subject), title=title or page.title)
     return found
 
 
@@ -281,25 +293,38 @@ def split_pages(site: SiteMap, seed: int, share: float) -> dict[str, str]:
     """Return "train" or "test" for each page.
 
     The test part grows along links from pages with many links, so that its pages can reach each other. Start
-    pages of the recording and pages that every page links to are in the training part.
+    pages of the recording and the pages that most pages link to are in the training part. Views of one page,
+    such as a table in different orders, are in the same part.
     """
-    group = {url: page.content for url, page in site.pages.items()}
-    members: defaultdict[str, list[str]] = defaultdict(list)
+    groups = _groups(site)
     linked: Counter[str] = Counter()
     for url in site.pages:
-        members[group[url]].append(url)
         linked.update({step.target for step in site.edges[url]})
-    fixed = {group[url] for url in site.pages if linked[url] > _NAVIGATION * len(site.pages)}
-    fixed |= {group[url] for url in site.starts}
+    navigation = [url for url, count in linked.most_common() if count > _NAVIGATION * len(site.pages)]
+    most = int(_NAVIGATION * len(site.pages))  # of sites on which every page links to every other
+    fixed = {url for start in (*site.starts, *navigation[:most]) for url in groups[start]}
     test: set[str] = set()
-    hubs = [url for url in site.pages if len(site.edges[url]) >= _HUB and group[url] not in fixed]
+    hubs = [url for url in site.pages if len(site.edges[url]) >= _HUB and url not in fixed]
     for hub in clock.seeded("split", seed).sample(sorted(hubs), len(hubs)):
         todo, seen = deque([hub]), {hub}
         while todo and len(test) < share * len(site.pages):
             page = todo.popleft()
-            test.update(members[group[page]])
+            test.update(groups[page])
             for step in site.edges[page]:
-                if step.target not in seen and group[step.target] not in fixed:
+                if step.target not in seen and step.target not in fixed:
                     seen.add(step.target)
                     todo.append(step.target)
     return {url: "test" if url in test else "train" for url in site.pages}
+
+
+def _groups(site: SiteMap) -> dict[str, frozenset[str]]:
+    """Return for each page those with the same text, and those with the same path and subject."""
+    groups = {url: frozenset((url,)) for url in site.pages}
+    alike: defaultdict[object, list[str]] = defaultdict(list)
+    for url, page in site.pages.items():
+        alike[page.content].append(url)
+        alike[url.partition("?")[0], page.subject].append(url)
+    for urls in alike.values():
+        merged = frozenset().union(*(groups[url] for url in urls))
+        groups.update(dict.fromkeys(merged, merged))
+    return groups
