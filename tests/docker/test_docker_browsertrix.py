@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from docker_engine import BASE_IMAGE, require_docker
 
 from stillweb.clock import monotonic
 from stillweb.collections.check import check
@@ -22,7 +23,6 @@ from stillweb.record.options import CrawlOptions
 pytestmark = [pytest.mark.docker, pytest.mark.shared, pytest.mark.timeout(600)]
 
 STANDIN = Path(__file__).parents[1] / "record" / "standin"
-BASE = "python:3.11-slim-bookworm"
 IMAGE = "stillweb-test-browsertrix:standin"
 SEED = "http://docs.local:8480/tutorial/index.html"
 
@@ -30,13 +30,7 @@ SEED = "http://docs.local:8480/tutorial/index.html"
 @pytest.fixture(scope="module")
 def image(shared, tmp_path_factory):
     """The stand-in as an image, on the base image that is here."""
-    if shutil.which("docker") is None:
-        pytest.skip("docker is not installed")
-    asked = subprocess.run(["docker", "info"], capture_output=True, text=True)
-    if asked.returncode:
-        pytest.skip(f"no Docker engine runs: {asked.stderr.strip().splitlines()[-1]}")
-    if subprocess.run(["docker", "image", "inspect", BASE], capture_output=True).returncode:
-        pytest.skip(f"no image {BASE} here")
+    require_docker()
     context = tmp_path_factory.mktemp("image")
     shutil.copy(STANDIN / "crawl.py", context)
     shutil.copy(shared / "archives/browsertrix/docs25.wacz", context)
@@ -46,7 +40,8 @@ def image(shared, tmp_path_factory):
     crawl.write_text('#!/bin/sh\nexec python3 /app/crawl.py "$@"\n')
     crawl.chmod(0o755)
     (context / "Dockerfile").write_text(
-        f"FROM {BASE}\nENV ARCHIVE=/app/docs25.wacz\nCOPY . /app/\nRUN ln -s /app/crawl /usr/bin/crawl\n"
+        f"FROM {BASE_IMAGE}\n"
+        "ENV ARCHIVE=/app/docs25.wacz\nCOPY . /app/\nRUN ln -s /app/crawl /usr/bin/crawl\n"
     )
     subprocess.run(["docker", "build", "-q", "-t", IMAGE, str(context)], check=True, capture_output=True)
     yield IMAGE
@@ -92,7 +87,7 @@ async def test_exit_codes_come_through_and_files_are_the_users(image, tmp_path):
     assert (report.stopped, len(report.pages)) == ("the limit of time", 1)
     assert not (timed.root / ".browsertrix-docs").exists()
     with pytest.raises(ProgramNotFound, match="no program `crawl`"):
-        await BrowsertrixCrawl(job(tmp_path / "b", BASE)).run()
+        await BrowsertrixCrawl(job(tmp_path / "b", BASE_IMAGE)).run()
     with pytest.raises(RecordError, match=r"run failed: .*no-such-option"):
         await BrowsertrixCrawl(job(tmp_path / "c", image, "--no-such-option")).run()
 

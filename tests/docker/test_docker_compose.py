@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import socket
 import ssl
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 import yaml
+from docker_engine import BASE_IMAGE, REPO, require_docker
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
@@ -25,35 +24,12 @@ from stillweb.replay.client import ReplayClient
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 
-REPO = Path(__file__).resolve().parents[2]
 OWNER = 1000 if os.geteuid() == 0 else os.geteuid()
 BODY = b"<p>from a container"
 
 
-def last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no message"])[-1]
-
-
-def base_image() -> str:
-    return re.search(r"PYTHON_IMAGE=(\S+)", (REPO / "docker" / "Dockerfile").read_text())[1]
-
-
-def why_it_cannot_build() -> str:
-    """Why the engine builds nothing, "" if it does: no base image, or no step starts."""
-    with tempfile.TemporaryDirectory() as context:
-        Path(context, "Dockerfile").write_text(f"FROM {base_image()}\nRUN true\n")
-        tried = subprocess.run(["docker", "build", "--quiet", context], capture_output=True, text=True)
-    return last_line(tried.stderr) if tried.returncode else ""
-
-
 def compose_command() -> list[str]:
-    if shutil.which("docker") is None:
-        pytest.skip("docker is not installed")
-    asked = subprocess.run(["docker", "info"], capture_output=True, text=True)
-    if asked.returncode:
-        pytest.skip(f"no Docker engine runs: {last_line(asked.stderr)}")
-    if why := why_it_cannot_build():
-        pytest.skip(f"the Docker engine runs, but cannot build: {why}")
+    require_docker()
     if subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0:
         return ["docker", "compose"]
     if shutil.which("docker-compose"):
@@ -215,7 +191,7 @@ def test_the_replay_image_is_slim_and_nothing_can_be_installed_in_it(ready):
     listed = ["docker", "image", "inspect", "-f", "{{.Size}}"]
     sizes = [
         int(subprocess.run([*listed, name], capture_output=True, text=True, check=True).stdout)
-        for name in ("stillweb-replay", base_image())
+        for name in ("stillweb-replay", BASE_IMAGE)
     ]
     assert sizes[0] - sizes[1] < 120_000_000
     for python in ("python", "/usr/bin/python3", "/usr/local/bin/python3"):
