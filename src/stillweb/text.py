@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 
 # C0, DEL and C1 (ECMA-48), which terminals obey, and lone surrogates, which no stream can encode.
@@ -11,6 +12,26 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 def printable(text: str) -> str:
     r"""Return text with escapes such as `\\x1b` for all control characters but tabs and line ends."""
     return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+# Character encodings of browsers (WHATWG Encoding §4) and UTF-32, by the names of Python's codecs.
+_CHARSETS = re.compile(
+    "ascii|utf-(8|16|32)(-sig|-le|-be)?|iso8859-[0-9]+|cp[0-9]+|koi8-[rtu]|mac-[a-z]+|tis-620|ptcp154|gb.*|hz|big5.*"
+    "|(euc|iso2022)_.*|shift_jis.*|johab"
+)
+
+
+def codec_of(charset: str) -> str:
+    """Return the name of Python's codec for the charset of a document.
+
+    Raises:
+        LookupError: if it is unknown, or no character encoding. Python has others under such names, and pages
+            choose the name: "punycode" takes quadratic time, "zlib" unpacks.
+    """
+    name = codecs.lookup(charset).name
+    if not _CHARSETS.fullmatch(name):
+        raise LookupError(f"{charset} is no character encoding")
+    return name
 
 
 def well_formed(text: str) -> str:

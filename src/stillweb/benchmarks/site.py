@@ -20,6 +20,7 @@ from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
 from stillweb.http.codec import decode
 from stillweb.model import Capture, Exchange, header
+from stillweb.text import codec_of
 from stillweb.urls import wire_url
 
 MOST_PAGES = 2_000
@@ -274,7 +275,7 @@ def _decoded(exchange: Exchange) -> str:
     if not charset and (found := _CHARSET.search(body[:2048])):
         charset = found[1].decode("ascii")
     try:
-        return body.decode(charset or "utf-8", "replace")
+        return body.decode(codec_of(charset or "utf-8"), "replace")
     except LookupError:
         return body.decode("utf-8", "replace")
 

@@ -34,6 +34,7 @@ from stillweb.collections.warc.frames import (
 from stillweb.collections.warc.records import clean_uri, timestamp_of
 from stillweb.errors import MalformedHar
 from stillweb.model import Exchange, Headers, Page, Request, Response, header
+from stillweb.text import codec_of
 
 _CHARSET = re.compile(r"charset=[\"']?([\w.:-]+)", re.IGNORECASE)
 _BODILESS = frozenset({101, 204, 205, 304})
@@ -274,6 +275,6 @@ def _encode(text: str, mime: str) -> bytes:
     """Return text in the charset of its media type, which its Content-Type states at replay."""
     charset = _CHARSET.search(mime)
     try:
-        return text.encode(charset[1] if charset else "utf-8")
+        return text.encode(codec_of(charset[1]) if charset else "utf-8")
     except (LookupError, UnicodeEncodeError):
         return text.encode("utf-8", "replace")

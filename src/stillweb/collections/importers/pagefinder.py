@@ -17,6 +17,7 @@ from stillweb.collections.manifest import Manifest
 from stillweb.errors import CollectionError, LimitExceeded
 from stillweb.http.codec import decode
 from stillweb.model import Capture, Exchange, Page, Response, header
+from stillweb.text import codec_of
 from stillweb.urls import wire_url
 
 _TITLE = re.compile(rb"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
@@ -114,7 +115,7 @@ def page_text(response: Response) -> str:
         body[:1024].decode("latin-1")
     )
     try:
-        text = body.decode(charset[1] if charset else "utf-8", "replace")
+        text = body.decode(codec_of(charset[1]) if charset else "utf-8", "replace")
     except LookupError:
         text = body.decode("utf-8", "replace")
     extractor = _TextExtractor()

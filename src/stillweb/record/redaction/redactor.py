@@ -8,7 +8,6 @@ in the request field that holds it. A secret first seen in a request may occur i
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import logging
 import re
@@ -38,7 +37,7 @@ from stillweb.matching.redaction import Placeholders, key_file, replace_fields, 
 from stillweb.model import Exchange, Headers, Request, Response, header
 from stillweb.record.redaction import find
 from stillweb.record.redaction.find import JWT, Names, strong, strong_password
-from stillweb.text import checksum
+from stillweb.text import checksum, codec_of
 from stillweb.urls import host_of
 
 if TYPE_CHECKING:
@@ -232,7 +231,7 @@ def _digest(body: bytes, charset: str) -> str:
 
 
 def _text(body: bytes, charset: str) -> str:
-    return codecs.decode(body, charset, "replace").removeprefix("\ufeff")
+    return body.decode(codec_of(charset), "replace").removeprefix("\ufeff")
 
 
 def _checksums(before: str, after: str) -> Iterator[tuple[str, str]]:
