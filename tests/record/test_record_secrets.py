@@ -32,7 +32,7 @@ from stillweb.http.messages import request_block, response_block
 from stillweb.matching.keys import request_key
 from stillweb.matching.redaction import Placeholders, SecretFields
 from stillweb.model import Exchange, Request, Response, header
-from stillweb.record.redaction.find import FoundSecret, Names, strong, strong_password
+from stillweb.record.redaction.find import FoundSecret, Names, in_text, strong, strong_password
 from stillweb.record.redaction.redactor import Secrets, SecretSearch
 
 KEY = b"k" * 32
@@ -307,6 +307,21 @@ def test_a_search_does_not_look_for_each_of_many_secrets_one_by_one():
             Text.searches = 0
             assert search.sub(Text(b"0007a1B2c3D4e5F6"))[1][0].secret == 7
             assert Text.searches < 100
+
+
+def test_of_a_text_only_names_that_may_be_secret_are_looked_at():
+    looked_at = []
+
+    class Looking(Names):
+        def kind(self, name: str) -> str:
+            looked_at.append(name)
+            return super().kind(name)
+
+    tokens = [f"a8Fj3kD92mVx7Qp1Lz{number}" for number in range(20)]
+    others = " ".join(f'data-n{number}="another value"' for number in range(50))
+    text = "".join(f'<p {others}><i csrf-token="{token}" \n id="abcdefgh">é' for token in tokens)
+    assert [found.value for found in in_text(text, Looking())] == tokens
+    assert set(looked_at) == {"csrf-token"}
 
 
 def test_a_short_secret_is_found_as_a_whole_word_only():

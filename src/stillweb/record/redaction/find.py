@@ -114,6 +114,7 @@ _ASSIGNMENT = re.compile(
 )
 _NAME_PARTS = ("words", "whole", "starts", "ends")
 _LONGEST_NAME, _LONGEST_VALUE = 256, 4200  # bytes around the assignment operator that `_ASSIGNMENT` may need
+_NOT_VALUE = re.compile(rb"[^\x21-\x7e]")
 _PARAMETER = re.compile(r"""[?&;]([A-Za-z_][\w.\-]{1,63})=([^&"'<>\s#;]{8,4096})""")
 _QUERY = re.compile(r"""[?#]([^"'<>\s#?]{16,8192})""")
 _TAG = re.compile(r"<(input|meta)\b([^<>]{0,8192})>", re.IGNORECASE)
@@ -225,15 +226,26 @@ def _secret_names() -> Any:
 
 
 def _near_secret_names(text: str) -> Iterator[str]:
-    """Yield the parts of a text that may assign to a secret name."""
+    """Yield the parts of a text that may assign to a secret name, without overlaps."""
     content = text.encode("utf-8", "surrogatepass")
-    done = 0
+    start = end = 0
     for found in _secret_names().finditer(content):
-        start = max(done, found.start() - _LONGEST_NAME)
-        end = found.end() + _LONGEST_VALUE
-        if end > done:
+        first, last = _around(content, found.start(), found.end())
+        if first >= end:
             yield content[start:end].decode("utf-8", "replace")
-            done = found.end()
+            start = first
+        end = max(end, last)
+    yield content[start:end].decode("utf-8", "replace")
+
+
+def _around(content: bytes, start: int, end: int) -> tuple[int, int]:
+    """Return the span of the assignment of which a part was found: names and values hold no white space."""
+    before = content[max(0, start - _LONGEST_NAME) : start]
+    words = before.split()
+    name = len(words[-1]) if words and not before[-1:].isspace() else 0
+    longest = min(len(content), end + _LONGEST_VALUE)
+    after = _NOT_VALUE.search(content, end, longest)
+    return start - name, after.start() if after else longest
 
 
 def password_fields(text: str) -> Iterator[str]:
@@ -277,7 +289,8 @@ def _oauth_codes(text: str, names: Names) -> Iterator[FoundSecret]:
 def _in_queries(text: str, names: Names) -> Iterator[FoundSecret]:
     yield from _oauth_codes(text, names)
     for found in _PARAMETER.finditer(text):
-        yield from _named("query", found[1], unquote(html.unescape(found[2])), names)
+        if names.kind(found[1]):
+            yield from _named("query", found[1], unquote(html.unescape(found[2])), names)
 
 
 def _named(
