@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 
 import pytest
@@ -557,3 +558,39 @@ async def test_scripts_and_styles_after_pictures_wait_for_the_head(rig):
     assert settled
     assert flags == ()
     assert text.split() == ["head", "late", "later"]
+
+
+@pytest.mark.parametrize("endless", [False, True])
+async def test_a_wheel_that_arrives_late_gets_as_many_frames(rig, endless):
+    limit = 10**6 if endless else 3
+    rig.site.pages["http://site.test/"] = (
+        "<!doctype html><body style='height: 9000px; overflow-anchor: none'><script>let scrolls = 0; addEventListener('scroll', () => {"
+        f"document.title = ++scrolls; if (scrolls < {limit}) scrollBy(0, 1); }})</script>"
+    )
+    titles, flags = set(), []
+    for late in (0, 3):
+        async with rig.visit(Level.EXACT) as visit:
+            await visit.goto()
+            exact = state_of(visit.context).exact
+            pointer = await Pointer.of(visit.page)
+            draw, send = exact.draw, pointer._send
+            drawn, arrives = itertools.count(1), asyncio.Event()
+            if not late:
+                arrives.set()
+
+            async def counted(*args, draw=draw, late=late, drawn=drawn, arrives=arrives, **kwargs):
+                if next(drawn) == late:
+                    arrives.set()
+                return await draw(*args, **kwargs)
+
+            async def delayed(*args, send=send, arrives=arrives, **kwargs):
+                await arrives.wait()
+                return await send(*args, **kwargs)
+
+            exact.draw, pointer._send = counted, delayed
+            await pointer.wheel((400, 300), 0, 300)
+            titles.add(await visit.page.title())
+            flags.append(exact.flags)
+    assert len(titles) == 1, titles
+    assert titles == {"3"} or endless
+    assert flags == [["a page changes in each frame while it scrolls"] if endless else []] * 2

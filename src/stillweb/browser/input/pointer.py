@@ -39,8 +39,8 @@ _BUTTONS = {"left": 1, "right": 2, "middle": 4}
 # `modifiers` of CDP Input.dispatchMouseEvent. The supported browsers run on Linux.
 _MODIFIERS = {"Alt": 1, "Control": 2, "ControlOrMeta": 2, "Meta": 4, "Shift": 8}
 _DRAG_STEPS = 8
-_WHEEL_FRAMES = 5  # until the browser has handled a wheel event
-_WHEEL_SECONDS = 0.02  # real; between two further frames if it has not
+_WHEEL_SECONDS = 0.02  # real; between two frames until the browser has taken a wheel event
+_WHEEL_FRAMES = 6  # afterwards, until the page has scrolled; constant whatever the machine's load
 _DRAG_SECONDS = 1.0  # for an event of the browser that is under way
 
 _TWO_FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))"
@@ -106,24 +106,30 @@ class Pointer:
         turned = asyncio.ensure_future(self._send("mouseWheel", at, deltaX=dx, deltaY=dy))
         try:
             if exact:
-                # Usually two frames suffice; the number is constant whatever the machine's load.
-                for _ in range(_WHEEL_FRAMES):
-                    await exact.draw(self._probe.cdp)
-                # On a busy machine the frames may come before the event, which then needs more.
+                # The frame that takes the event acknowledges it. On a busy machine frames may come before the
+                # event; the page is at rest, so they change nothing.
                 while not turned.done():
-                    await asyncio.wait([turned], timeout=_WHEEL_SECONDS)
                     await exact.draw(self._probe.cdp)
+                    await asyncio.wait([turned], timeout=_WHEEL_SECONDS)
             await turned
             if exact:
-                for _ in range(2):
+                for _ in range(_WHEEL_FRAMES):
                     await exact.draw(self._probe.cdp)
+                before = await self._changes()
                 await exact.repaint(self._probe.cdp)
+                if await self._changes() != before:
+                    exact.flag("a page changes in each frame while it scrolls")
             else:
                 await self._probe.evaluate(_TWO_FRAMES)
         except (FrameGone, CdpError):
             return  # the page has navigated because of the event
         finally:
             turned.cancel()
+
+    async def _changes(self) -> list[tuple[int, int] | None]:
+        """Return the numbers of changes and scroll events of each frame."""
+        looks = await self._probe.evaluate_all("eye.look()", await self._probe.frames())
+        return [look and (look["changes"], look["scrolls"]) for look in looks]
 
     async def _flag_own_layer(self, exact: ExactContext, at: Point) -> None:
         with suppress(FrameGone):

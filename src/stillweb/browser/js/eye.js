@@ -44,7 +44,7 @@
   const look = () => {
     if (!seen.has(document)) watch(document);
     changes += observer.takeRecords().length;
-    return { changes, loading: document.readyState === "loading" };
+    return { changes, scrolls, loading: document.readyState === "loading" };
   };
   const replyOf = ({ detail }) => { // the reply of clock.js
     const { flags, ...reply } = JSON.parse(detail);
@@ -55,6 +55,8 @@
   // it ends in the next (`clock.js`), and may cause another one.
   let turned = 0;
   const turn = () => { turned += 1; };
+  let scrolls = 0; // events
+  const scrolled = () => { scrolls += 1; };
   // The browser reports an invalid field in a bubble that fades in, and out after 5 s, by the real clock.
   const refused = new Map(); // field -> its `invalid` event; all invalid fields of a form get one, and one of them has the focus then
   const refuse = (event) => { if (event.isTrusted) refused.set(event.composedPath()[0], event); };
@@ -68,6 +70,7 @@
   const countTurns = () => { // at each barrier, since `document.open()` removes the listeners of all worlds
     for (const type of ["transitionrun", "transitionend"]) addEventListener(type, turn, true);
     addEventListener("invalid", refuse, true);
+    addEventListener("scroll", scrolled, true);
   };
   countTurns();
   const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
