@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -24,6 +25,7 @@ from stillweb.coverage import (
     WalkRecord,
     causes_of,
     closable_rate,
+    until,
     url_template,
     walk_agent,
 )
@@ -203,6 +205,16 @@ def test_the_report_shows_rates_causes_and_pictures_and_escapes_what_pages_say(t
     assert "default-src 'none'" in text
 
 
+def test_a_loop_leaves_time_for_replays_and_browsers_that_start_slowly(monkeypatch):
+    monkeypatch.setattr(until, "monotonic", lambda: 0.0)
+    loop = until._Loop(Any, Any, Any, [URL], UntilOptions(seconds=480.0), print)
+    quick = (loop._to_record, loop._budget(), loop._least)
+    loop._start_seconds = 50.0
+    assert quick == (432.0, 216.0, 20.0)
+    assert (loop._to_record, loop._budget(), loop._least) == (382.0, 382.0, 50.0)  # one pass, not two
+    assert loop._why_nothing == "no walk took a step: replay and browser need 50 s to start"
+
+
 def test_limits_are_those_that_the_help_shows():
     assert (UntilOptions().miss_rate, UntilOptions().seconds) == (0.01, 1800.0)
 
@@ -309,6 +321,9 @@ def test_forms_with_own_text_are_wanted_by_their_misses_and_once():
     chat = Missed("site", "e", "POST", f"{URL}chat?room=1", seen, seen, kind, body_size=5, count=2)
     note = replace(chat, url=f"{URL}note", count=3)
     json = replace(chat, url=f"{URL}api", fields=(("content-type", "application/json"),), resource="empty")
+    reads = replace(json, url=f"{URL}runs/filter", body=b64encode(b"{}").decode(), body_size=2)
+    wanted.add([reads])
+    assert not wanted.is_new
     wanted.add([chat, note, json, replace(chat, method="GET"), replace(chat, url=f"{URL}end", body_size=0)])
     assert wanted.is_new
     taken = wanted.take(9.0)

@@ -41,7 +41,13 @@ from stillweb.record.harvest.harvest import STATE_FILE, HarvestOptions, HarvestR
 from stillweb.record.harvest.misses import PlainRequest, plain_requests, word_templates
 from stillweb.record.harvest.page import Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForms
-from stillweb.record.harvest.scripted import bundled_urls, destination_of, learn_kinds
+from stillweb.record.harvest.scripted import (
+    ListedValues,
+    bundled_urls,
+    destination_of,
+    learn_kinds,
+    requests_for_entries,
+)
 from stillweb.record.harvest.words import SiteWords, WordRequests, WordTemplate, with_beginnings
 from stillweb.record.login.steps import read_storage_state
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
@@ -279,6 +285,8 @@ def test_misses_without_a_token_are_sent_again_and_documents_are_not():
         ("api/searches", '{"name": "kettle"}', False),
         ("api/getItems", '{"ids": ["1", "2"]}', True),
         ("api/search", '{"session": {"id": "8f14e45fceea167a5a36dedd4bea2543"}}', False),
+        ("api/logs/filter", '{"run_id": "8f14e45fceea167a5a36dedd4bea2543"}', True),
+        ("api/search", '{"csrf_token": "kettle"}', False),
         ("api/search", "[" * 100_000, False),
         ("graphql", '{"query": "query All { items { name } }"}', True),
         ("graphql", '{"query": "mutation Add { add { name } }"}', False),
@@ -392,6 +400,61 @@ def test_a_word_inside_of_a_filter_makes_a_request_a_template():
         ("max", "9"),
     ]
     assert not list(word_templates(plain, {"lamp", "kettle"}))  # one word is no pattern
+
+
+def test_a_typed_text_of_a_json_body_makes_a_request_a_template():
+    def found(word: str) -> Missed:
+        body = json.dumps({"limit": 9, "flows": {"name": {"like_": word}}, "tags": []}).encode()
+        return missed(f"{HOME}api/flows/filter", "POST", body=body, content_type="application/json")
+
+    plain = list(plain_requests([found("tea"), found("lamp")], unsafe=True))
+    ((request, at),) = word_templates(plain, {"lamp", "tea", "kettle"})
+    (sent,) = WordTemplate(request, at).requests("kettle", 0.5)
+    assert sent.plain is not None
+    body = {"limit": 9, "flows": {"name": {"like_": "kettle"}}, "tags": []}
+    assert json.loads(sent.plain.body or b"") == body
+    assert sent.plain.fields == (("content-type", "application/json"),)
+
+
+def entries(answers: dict[str, Any], *requests: PlainRequest) -> list[str]:
+    listed = ListedValues()
+    for path, answer in answers.items():
+        listed.add(f"{HOME}{path}", answer)
+    return [
+        f"{each.url.removeprefix(HOME)} {(each.body or b'').decode()}".strip()
+        for each in requests_for_entries(requests, listed)
+    ]
+
+
+def asked(path: str, body: str = "") -> PlainRequest:
+    json_type = (("Content-Type", "application/json"),)
+    method = "POST" if body else "GET"
+    return PlainRequest(method, f"{HOME}{path}", "empty", HOME, json_type, body.encode() if body else None)
+
+
+def test_the_other_entries_of_a_list_are_requested_as_some_of_them_were():
+    studies = {"studies": [{"id": number, "name": f"study {number}"} for number in range(1, 6)], "total": 9}
+    two = asked("api/studies/1?limit=9"), asked("api/studies/4?limit=9")
+    assert entries({"api/studies": studies}, *two) == [f"api/studies/{n}?limit=9" for n in (2, 3, 5)]
+    assert entries({"api/studies": studies}, two[0]) == []  # 1 may be any number
+    assert entries({"api/other": {"id": 1, "is_on": True}}, *two) == []  # no list
+
+
+def test_one_request_is_enough_for_a_long_identifier_also_in_a_body():
+    runs = [{"id": f"0b5c1f9e-aaaa-4000-8000-00000000000{n}", "state": "ok"} for n in range(3)]
+    first = asked("api/logs/filter", json.dumps({"run": [runs[0]["id"]], "limit": 5, "about": runs[0]["id"]}))
+    assert entries({"api/runs": runs}, first) == [
+        "api/logs/filter "
+        + json.dumps({"run": [run["id"]], "limit": 5, "about": run["id"]}, separators=(",", ":"))
+        for run in runs[1:]
+    ]
+    assert entries({"api/names": [{"name": "a b/c"}]}, asked("api/x")) == []
+
+
+def test_numbers_of_a_body_stay_numbers():
+    rows = [{"row": number} for number in (7, 8, 9)]
+    found = entries({"api/rows": rows}, *(asked("api/get", f'{{"row": {n}, "all": true}}') for n in (7, 8)))
+    assert found == ['api/get {"row":9,"all":true}']
 
 
 def test_words_that_walks_have_seen_are_as_likely_as_seen():
@@ -539,6 +602,28 @@ async def test_a_multipart_form_is_sent_and_its_tokens_are_learned(tmp_path: Pat
     assert [part.field for part in body.parts] == [None, "csrf_token", "title"]
     rules = {(rule.where, rule.name) for rule in read_rules(collection).own}
     assert ("multipart", "csrf_token") in rules
+
+
+@pytest.mark.parametrize("first", [0.25, 0.0])
+async def test_an_application_is_recorded_with_the_entries_that_no_visit_chose(
+    tmp_path: Path, ca, site, monkeypatch, first: float
+) -> None:
+    # Without time before the pages they come after these.
+    monkeypatch.setattr("stillweb.record.harvest.harvest._MISSES_SHARE", first)
+    site.page("/", "<div id=app></div>")
+    ids = [f"5f0c{number}e9a-run" for number in range(4)]
+    data = (("Content-Type", "application/json"),)
+    listed = json.dumps([{"id": each} for each in ids]).encode()
+    for each in ids[1:3]:
+        site.answers[f"/api/runs/{each}"] = replace(site.reply(each), type="application/json")
+    collection = with_start(tmp_path, site)
+    with CollectionWriter(collection) as writer:
+        for path, body in (("api/runs", listed), (f"api/runs/{ids[0]}", b"{}")):
+            request = Request("GET", HOME + path, (("Sec-Fetch-Dest", "empty"), ("Referer", HOME)))
+            writer.write(Exchange(request, Response(200, headers=data, raw_body=body), "20260101000000"))
+    await harvest(collection, ca, SCOPE, HarvestOptions(seconds=60.0, record=site.options))
+    # The last one has an error page of the site.
+    assert {each.url.rpartition("/")[2] for each in collection.captures()} == {"", "runs", *ids[:3]}
 
 
 async def test_robots_txt_is_obeyed_if_that_is_wanted(tmp_path: Path, ca, site) -> None:

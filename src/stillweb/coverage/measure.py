@@ -114,7 +114,8 @@ class WalkRecord:
 class CoverageResult:
     """All walks on one recording; `complete` is False if `measure` ended early.
 
-    `derived` says whether forms answered own text from templates.
+    `derived` says whether forms answered own text from templates. `start_seconds` is the time until the first
+    walk was at its start page.
     """
 
     collection: str
@@ -122,6 +123,7 @@ class CoverageResult:
     walks: tuple[WalkRecord, ...]
     complete: bool = True
     derived: bool = False
+    start_seconds: float = 0.0
 
     def steps(self, agent: str = "") -> Iterator[StepRecord]:
         """Yield the steps of an agent, or of all."""
@@ -223,7 +225,8 @@ async def measure(
     def result() -> CoverageResult:
         by_agent = sorted(done, key=lambda walk: (options.agents.index(walk.agent), walk.seed))
         complete = len(done) == len(planned) and not walker.is_over
-        return CoverageResult(collection, environment_id, tuple(by_agent), complete, options.derived)
+        start = walker.start_seconds
+        return CoverageResult(collection, environment_id, tuple(by_agent), complete, options.derived, start)
 
     async with policies, vector, asyncio.TaskGroup() as group:
 
@@ -266,7 +269,9 @@ class _Walker:
         self._hosts = hosts
         self._options = options
         self._policies = policies
-        self._end = monotonic() + options.seconds if options.seconds else None
+        self._began = monotonic()
+        self._end = self._began + options.seconds if options.seconds else None
+        self.start_seconds = 0.0
 
     @property
     def is_over(self) -> bool:
@@ -289,6 +294,7 @@ class _Walker:
     async def _walk(self, vector: VectorEnv, session: int, record: WalkRecord) -> None:
         policy = self._policies.policy(record.agent, record.start, record.seed)
         observation, info = await vector.reset(session, url=record.start)
+        self.start_seconds = self.start_seconds or monotonic() - self._began
         for number in range(1, self._options.steps + 1):
             if self.is_over:
                 break

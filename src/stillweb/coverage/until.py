@@ -50,10 +50,11 @@ _AMEND_LEFT = 0.4  # share of what is left of a pass after the harvest
 _WALKS = 0.5  # share of what is left of a pass after that
 _EXPLORE = 0.5  # share of the time left
 _PASS_LEAST = 150.0  # seconds; a shorter pass spends its time on seals and browsers that start
+_PASS_STARTS = 8  # starts of a replay and a browser that a pass has to last for at least
 _MEASURE_LEAST, _MEASURE_MOST = 0.1, 0.15  # shares of the whole time that are kept for the last measurement
 _FIRST_MOST = 0.1  # share of the whole time that the first measurement may use
 _SURE = 2  # walks of each agent before a measurement may end early
-_LEAST = 20.0  # seconds that are worth another step of a round
+_LEAST = 20.0  # seconds that are worth another stage, if replay and browser start in less
 _FORMS_SHARE = 0.1  # share of the whole time for forms with own text
 _DERIVED_SHARE = 0.05  # share of the whole time for the walks with their templates
 _FORMS, _FORM_PAGES = 20, 12  # forms, and pages that are requested after each
@@ -201,6 +202,8 @@ class _Loop:
         self._pass_end = 0.0
         self._fills = 0
         self._walk_seconds = 0.0
+        self._steps = 0  # of filling walks
+        self._start_seconds = 0.0  # until replay and browser have started; a busy machine takes a minute
         self._obstacles = Obstacles(scope)
         self._own_text = OwnText()
         self._words: Counter[str] = Counter()
@@ -214,12 +217,14 @@ class _Loop:
         report = self._report
         last = await self._measure({})
         while not self._holds(last):
-            if self._to_record < _LEAST:
+            if self._to_record < self._least:
                 report.why = f"the time limit of {self._options.seconds:g} s is over"
+                if not last.result.miss_rate().tried:
+                    report.why += ": no step of the last measurement requested anything"
                 break
             recorded = await self._record(last.result)
             if not any(recorded.values()):
-                report.why = "nothing more can be recorded by harvest, fill, walks, explore and amend"
+                report.why = self._why_nothing
                 break
             last = await self._measure(recorded)
         await self._measure_derived(last)
@@ -229,6 +234,13 @@ class _Loop:
         report.reached = self._holds(last)
         report.why = "" if report.reached else report.why
         return report
+
+    @property
+    def _why_nothing(self) -> str:
+        """Reason for which a round recorded nothing."""
+        if not self._steps:
+            return f"no walk took a step: replay and browser need {self._start_seconds:.0f} s to start"
+        return "nothing more can be recorded by harvest, fill, walks, explore and amend"
 
     def _holds(self, last: Round) -> bool:
         rate = closable_rate(last.result, self._options.harvest.avoid)
@@ -245,7 +257,12 @@ class _Loop:
         whole = self._options.seconds
         last = max(_MEASURE_LEAST * whole, min(_MEASURE_MOST * whole, self._walk_seconds * walks))
         forms = (_FORMS_SHARE + _DERIVED_SHARE) * whole if self._records_forms else 0.0
-        return self._left - last - forms
+        return self._left - last - forms - self._start_seconds
+
+    @property
+    def _least(self) -> float:
+        """Seconds that are worth another stage."""
+        return max(_LEAST, self._start_seconds)
 
     async def _record(self, result: CoverageResult) -> Counter[str]:
         """Record in passes until the filling walks find little that is new; return the exchanges by means."""
@@ -254,14 +271,15 @@ class _Loop:
         searches: list[Missed] = []
         self._own_text.add(misses)
         linked = sum(_is_document(each) * each.count for each in misses) / _total(misses)
-        while self._to_record > _LEAST:
+        while self._to_record > self._least:
             self._pass_end = monotonic() + self._budget()
             added = Counter(harvest=await self._harvest([*misses, *searches], walked, _within(linked)))
-            found = await self._fill(_AMEND_LEFT)
+            found = await self._fill(_AMEND_LEFT) if self._pass_left > self._least else FillReport()
             added["fill"] = found.exchanges
-            if not self._options.read_only and any(map(needs_walks, found.misses)):
+            is_walked = not self._options.read_only and any(map(needs_walks, found.misses))
+            if is_walked and _WALKS * self._pass_left > self._least:
                 added["walks"] = await self._walk()
-            if misses or found.misses:
+            if (misses or found.misses) and self._pass_left > 0:
                 added["amend"] = await self._amend([*misses, *found.misses])
             recorded += added
             self._own_text.add(found.misses)
@@ -271,9 +289,9 @@ class _Loop:
             searches += found.searches
             if found.is_dry or not added.total():
                 break
-        if recorded["fill"] + recorded["harvest"] == 0 and self._to_record > _LEAST:
+        if recorded["fill"] + recorded["harvest"] == 0 and self._to_record > self._least:
             recorded["explore"] = await self._explore()
-        if self._records_forms:
+        if self._records_forms and self._to_record + _FORMS_SHARE * self._options.seconds > self._least:
             recorded["forms"] = await self._record_forms()
         return recorded
 
@@ -313,8 +331,9 @@ class _Loop:
 
     def _budget(self) -> float:
         """Return the seconds of one pass: half of what is left, or all if little would be left."""
-        half = max(_PASS_LEAST, self._to_record / 2)
-        return half if self._to_record - half > _PASS_LEAST / 2 else self._to_record
+        least = max(_PASS_LEAST, _PASS_STARTS * self._start_seconds)
+        half = max(least, self._to_record / 2)
+        return half if self._to_record - half > least / 2 else self._to_record
 
     async def _harvest(self, misses: list[Missed], walked: int, share: float) -> int:
         base = self._options.harvest
@@ -362,6 +381,7 @@ class _Loop:
         report = await fill(self._collection, self._ca, self._scope, self._starts, options, show)
         self._obstacles.failed.update(report.failed)
         self._words += report.words
+        self._steps += report.steps
         return report
 
     async def _walk(self) -> int:
@@ -463,13 +483,17 @@ class _Loop:
         self._report.derived = await self._walk_on_replay(options, show)
 
     async def _walk_on_replay(self, options: CoverageOptions, on_walk: OnWalk) -> CoverageResult:
+        began = monotonic()
         await asyncio.to_thread(ensure_sealed, self._collection)
         hosts = {host_of(capture.url) for capture in self._collection.captures()}
         async with (
             serve_by(self._options.backend, self._collection, self._ca) as url,
             ReplayClient(url) as client,
         ):
-            return await measure(client, self._collection.name, self._starts, hosts, options, on_walk)
+            before = monotonic() - began
+            result = await measure(client, self._collection.name, self._starts, hosts, options, on_walk)
+        self._start_seconds = before + result.start_seconds
+        return result
 
 
 def _within(share: float) -> float:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from stillweb.collections.misses import Missed
 from stillweb.model import MUTATIONS, header
+from stillweb.record.harvest.misses import only_reads
 
 _SCRIPT_PAGES = 4  # pages whose scripts are examined; each opens in a browser
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
@@ -53,11 +54,13 @@ class OwnText:
         return not self._taken.issuperset((*self._targets, *self._script_pages))
 
     def add(self, misses: Iterable[Missed]) -> None:
-        """Count the writes among some misses."""
+        """Count the writes among some misses; a POST of JSON that only reads is none."""
         for miss in misses:
             if miss.method not in MUTATIONS or not miss.body_size:
                 continue
             by_script = miss.resource == "empty"
+            if by_script and miss.whole and only_reads(miss.request()):
+                continue
             if header(miss.fields, "content-type").startswith(_FORMS):
                 self._targets[miss.url.partition("?")[0]] += miss.count
             if by_script and miss.last.page:

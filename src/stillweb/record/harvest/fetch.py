@@ -22,7 +22,9 @@ import httpx
 from stillweb import clock
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
-from stillweb.errors import UpstreamUnreachable
+from stillweb.collections.learn.transports import is_live
+from stillweb.collections.limits import load_json
+from stillweb.errors import LimitExceeded, UpstreamUnreachable
 from stillweb.http.codec import decode
 from stillweb.http.messages import request_block
 from stillweb.model import BUSY, Capture, Exchange, Headers, Request, Response, destination, header
@@ -43,6 +45,7 @@ WITHOUT_PAGE = (400, 401, 403, 419, 422)
 
 _ATTEMPTS = 3
 _STRANGERS = (401, 403, 419)
+_DATA = 2_000  # answers of scripts that are read for the entries of lists
 _WAIT = 60.0  # longest Retry-After that is waited for, in seconds
 _NOT_SENT = HOP_BY_HOP | {
     *("host", "cookie", "referer", "origin", "range", "content-length", "if-none-match", "if-modified-since"),
@@ -78,14 +81,45 @@ def recorded_posts(collection: Collection) -> Iterator[PlainRequest]:
     for capture in collection.captures():
         if capture.method != "POST" or capture.request_offset < 0:
             continue
-        request = collection.read_capture(capture).request
-        # Over http, browsers say only of documents and their resources what they are for.
-        if destination(request.headers) in ("", "empty") and is_plain_post(request):
-            page, fields = header(request.headers, "referer"), visitor_fields(request.headers)
-            found = PlainRequest("POST", request.url, "empty", page, fields, request.raw_body)
-            if found.key not in seen:
-                seen.add(found.key)
-                yield found
+        found = _of_script(collection.read_capture(capture).request)
+        if found is not None and found.key not in seen:
+            seen.add(found.key)
+            yield found
+
+
+def _of_script(request: Request) -> PlainRequest | None:
+    """Return a request of a script, None for any other, and for a POST that needs its page."""
+    # Over http, browsers say only of documents and their resources what they are for.
+    if destination(request.headers) not in ("", "empty"):
+        return None
+    if request.method != "GET" and not is_plain_post(request):
+        return None
+    page, fields = header(request.headers, "referer"), visitor_fields(request.headers)
+    body = None if request.method == "GET" else request.raw_body
+    return PlainRequest(request.method, request.url, "empty", page, fields, body)
+
+
+def recorded_data(collection: Collection, *, unsafe: bool) -> Iterator[tuple[PlainRequest, Any]]:
+    """Yield the requests of scripts that were answered with JSON, and the answers, each request once.
+
+    Args:
+        collection: the recording.
+        unsafe: whether requests by POST count, if they may be sent without their page.
+    """
+    seen: set[str] = set()
+    for capture in collection.captures():
+        methods = ("GET", "POST") if unsafe else ("GET",)
+        if capture.method not in methods or capture.status != HTTPStatus.OK or capture.request_offset < 0:
+            continue
+        if not capture.mime.endswith("json") or len(seen) >= _DATA:
+            continue
+        exchange = collection.read_capture(capture)
+        found = _of_script(exchange.request)
+        if found is None or found.key in seen or is_live(found.url):
+            continue
+        seen.add(found.key)
+        with suppress(ValueError, LimitExceeded):
+            yield found, load_json(decoded_body(exchange))
 
 
 def recorded_requests(collection: Collection) -> Iterator[PlainRequest]:

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from typing import Annotated, Any
 
 import httpx
@@ -43,6 +44,7 @@ from stillweb.record.harvest.fetch import (
     PageFetcher,
     decoded_body,
     location_of,
+    recorded_data,
     recorded_fields,
     recorded_posts,
     recorded_requests,
@@ -53,7 +55,14 @@ from stillweb.record.harvest.frontier import HarvestFrontier, Pending
 from stillweb.record.harvest.misses import PlainRequest, plain_requests
 from stillweb.record.harvest.page import HtmlPage, Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
-from stillweb.record.harvest.scripted import JAVASCRIPT, bundled_urls, destination_of, learn_kinds
+from stillweb.record.harvest.scripted import (
+    JAVASCRIPT,
+    ListedValues,
+    bundled_urls,
+    destination_of,
+    learn_kinds,
+    requests_for_entries,
+)
 from stillweb.record.harvest.typed import TypedText
 from stillweb.record.harvest.words import typed_form
 from stillweb.record.login.steps import Login
@@ -78,6 +87,7 @@ _WORDS_EVERY = 20  # pages between two choices of words
 _SCRIPTED_PAGES, _SCRIPTED = 300, 600  # pages whose links scripts may follow; requests for these links
 _FINISH = 5.0  # seconds after the deadline in which pages under way may still fetch their resources
 _BUNDLED = 1_000  # files that scripts name
+_ENTRIES = 600  # requests for entries of lists
 _PAGE_AGAIN = 5_000  # recorded documents that are parsed for their links before anything is fetched
 
 
@@ -261,14 +271,21 @@ class _Harvest:
             self._recorded.update(each.key for each in posts)
             known += posts
         try:
+            plain = [
+                (missed, _is_any),
+                (await asyncio.to_thread(self._scripted, [*missed, *known]), _is_any),
+                (await asyncio.to_thread(self._bundled), _is_file),
+                (await asyncio.to_thread(self._for_entries, missed), _is_data),
+            ]
             self._limit_time(_MISSES_SHARE)
-            await self._send_plain(fetcher, missed)
-            await self._send_plain(fetcher, await asyncio.to_thread(self._scripted, [*missed, *known]))
-            await self._send_plain(fetcher, await asyncio.to_thread(self._bundled), is_wanted=_is_file)
+            for requests, is_wanted in plain:
+                await self._send_plain(fetcher, requests, is_wanted)
             self.typed.add_requests(missed, known, self._options.misses, self._options.walked)
             self._limit_time(1.0)
             while await self._fetch_all(fetcher):
                 await self._send_forms(fetcher)
+            for requests, is_wanted in plain:  # an application in one page has few links, and time is left
+                await self._send_plain(fetcher, requests, is_wanted)
         finally:
             if self._secrets is not None:
                 sweep(self._writer, self._secrets)
@@ -444,7 +461,7 @@ class _Harvest:
 
     async def _fetch_page(self, fetcher: PageFetcher, pending: Pending) -> None:
         if pending.request is not None:
-            return await self._send_plain(fetcher, [pending.request])
+            return await self._send_plain(fetcher, [pending.request], _is_any)
         if not await self._is_allowed(fetcher, pending.url):
             return
         exchange = await self._fetch(fetcher, pending.url, "document", pending.referer)
@@ -668,6 +685,19 @@ class _Harvest:
             if url not in self._recorded
         ]
 
+    def _for_entries(self, missed: Iterable[PlainRequest]) -> list[PlainRequest]:
+        """Return the requests for entries of recorded lists that no visitor chose."""
+        listed = ListedValues()
+        requests = list(missed)
+        for request, answer in recorded_data(self._collection, unsafe=bool(self._options.forms)):
+            if self._is_over():
+                break
+            self._recorded.add(request.key)
+            requests.append(request)
+            listed.add(request.url, answer)
+        found = (each for each in requests_for_entries(requests, listed) if each.key not in self._recorded)
+        return list(islice(found, _ENTRIES))
+
     def _is_followed(self, url: str, description: str) -> bool:
         # Pages repeat most of their links, and each check is some twenty patterns.
         known = self._followed.get((url, description))
@@ -686,7 +716,7 @@ class _Harvest:
         self,
         fetcher: PageFetcher,
         requests: Iterable[PlainRequest],
-        is_wanted: Callable[[Exchange], bool] = lambda exchange: True,
+        is_wanted: Callable[[Exchange], bool],
     ) -> None:
         """Send requests that need no page, each once; write the answers that are wanted."""
         waiting = iter(requests)
@@ -720,6 +750,15 @@ class _Harvest:
         async with asyncio.TaskGroup() as group:
             for _ in range(self._options.per_host):
                 group.create_task(work())
+
+
+def _is_any(exchange: Exchange) -> bool:
+    return True
+
+
+def _is_data(exchange: Exchange) -> bool:
+    """Return False for error pages, and for what is no JSON."""
+    return exchange.response.status == 200 and exchange.response.mime.endswith("json")
 
 
 def _is_file(exchange: Exchange) -> bool:

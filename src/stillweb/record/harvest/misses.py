@@ -10,6 +10,7 @@ differs between them, or has the name of a search. Other values (a language, a v
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_left
 from collections import defaultdict
@@ -45,6 +46,7 @@ _READS = re.compile(
 """Paths of requests that read although they are sent by POST."""
 _GRAPHQL_QUERY = re.compile(r"\s*(?:query\b|\{)(?![\s\S]*\bmutation\b)")
 _TOKEN = re.compile(r"csrf|xsrf|token|nonce|sectok|verif", re.IGNORECASE)
+_OF_VISIT = re.compile(rf"{_TOKEN.pattern}|session|auth", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +81,36 @@ class PlainRequest:
         return f"{self.method} {self.url} {urlencode(self.pairs) if is_form else repr(self.body)}"
 
     @property
+    def is_json(self) -> bool:
+        """Whether the body is JSON."""
+        return self.body is not None and header(self.fields, "content-type").startswith(_JSON)
+
+    @property
     def pairs(self) -> list[tuple[str, str]]:
-        """The form data of the body, or of the query if there is no body."""
+        """The form data of the body, or of the query without a body; of JSON each value with its path."""
+        if self.is_json:
+            return [
+                (path, value if isinstance(value, str) else json.dumps(value)) for path, value in self._leaves
+            ]
         text = self.body.decode("utf-8", "replace") if self.body is not None else urlsplit(self.url).query
         return parse_qsl(text, keep_blank_values=True)
 
+    @property
+    def _leaves(self) -> list[tuple[str, Any]]:
+        assert self.body is not None
+        return list(_json_leaves("", load_json(self.body)))
+
     def with_pairs(self, pairs: list[tuple[str, str]]) -> PlainRequest:
-        """Return the request with other form data in the same place."""
+        """Return the request with other form data, or other texts of JSON, in the same place."""
         url, body = self.url, self.body
         if body is None:
             url = f"{self.url.partition('?')[0]}?{urlencode(pairs)}"
+        elif self.is_json:
+            texts = iter(pairs)
+            content = _with_texts(load_json(body), texts)
+            body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(
+                "utf-8", "surrogatepass"
+            )
         else:
             body = urlencode(pairs).encode("ascii")
         return PlainRequest(self.method, url, self.destination, self.referer, self.fields, body)
@@ -122,29 +144,57 @@ def is_plain_post(request: Request) -> bool:
     text = request.raw_body.decode("utf-8", "replace")
     if kind.startswith(_FORM):
         return not any(_is_token(*pair) for pair in parse_qsl(text, keep_blank_values=True))
+    return only_reads(request)
+
+
+def only_reads(request: Request) -> bool:
+    """Return whether a POST of JSON only reads, by its URL or GraphQL query, and holds no CSRF token."""
+    if not header(request.headers, "content-type").startswith(_JSON):
+        return False
     try:
         content = load_json(request.raw_body)
     except (ValueError, LimitExceeded):
         return False
-    return _only_reads(request.url, content) and not any(_is_token(*pair) for pair in _leaves("", content))
+    texts = ((path, text) for path, text in _json_leaves("", content) if isinstance(text, str))
+    # Identifiers of entries are random too: only the names say what belongs to one visit.
+    return _asks(request.url, content) and not any(
+        text and not text.isdigit() and _OF_VISIT.search(path) for path, text in texts
+    )
 
 
-def _only_reads(url: str, content: Any) -> bool:
+def _asks(url: str, content: Any) -> bool:
     if isinstance(content, dict) and isinstance(query := content.get("query"), str) and "{" in query:
         return _GRAPHQL_QUERY.match(query) is not None
     return _READS.search(urlsplit(url).path) is not None
 
 
-def _leaves(name: str, content: Any) -> Iterator[tuple[str, str]]:
-    """Yield the texts of a JSON value, each with the nearest name."""
-    if isinstance(content, dict):
+def _json_leaves(path: str, content: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the values of JSON that hold no others, each with the names that lead to it."""
+    if isinstance(content, dict) and content:
         for key, value in content.items():
-            yield from _leaves(key, value)
-    elif isinstance(content, list):
+            yield from _json_leaves(f"{path}.{key}" if path else key, value)
+    elif isinstance(content, list) and content:
         for value in content:
-            yield from _leaves(name, value)
-    elif isinstance(content, str):
-        yield name, content
+            yield from _json_leaves(path, value)
+    else:
+        yield path, content
+
+
+def _with_texts(content: Any, pairs: Iterator[tuple[str, str]]) -> Any:
+    """Return JSON with the texts of its leaves replaced, in the order of `_json_leaves`."""
+    if isinstance(content, dict) and content:
+        return {key: _with_texts(value, pairs) for key, value in content.items()}
+    if isinstance(content, list) and content:
+        return [_with_texts(value, pairs) for value in content]
+    _, text = next(pairs)
+    if type(content) is int and text.isascii() and text.removeprefix("-").isdecimal():
+        return int(text)
+    return text if isinstance(content, str) else content
+
+
+def _last_name(name: str) -> str:
+    """Return the last name of a path into JSON; form data has no paths."""
+    return name.rpartition(".")[2]
 
 
 def _is_token(name: str, value: str) -> bool:
@@ -169,12 +219,16 @@ def word_templates(
     beginnings = sorted(words)
     searches: dict[tuple[object, ...], list[PlainRequest]] = defaultdict(list)
     for request in requests:
-        if request.body is None or header(request.fields, "content-type").startswith(_FORM):
+        if (
+            request.body is None
+            or request.is_json
+            or header(request.fields, "content-type").startswith(_FORM)
+        ):
             names = tuple(name for name, _ in request.pairs)
             searches[request.method, request.url.partition("?")[0], names].append(request)
     for similar in searches.values():
         at = _typed_place([request.pairs for request in similar], words, beginnings)
-        if at is not None and (not named or _SEARCHED.search(similar[0].pairs[at][0])):
+        if at is not None and (not named or _SEARCHED.search(_last_name(similar[0].pairs[at][0]))):
             yield from ((request, at) for request in _combined(similar, at, words))
         else:
             yield from _embedded(similar, words)
@@ -185,7 +239,7 @@ def _embedded(requests: list[PlainRequest], words: Collection[str]) -> Iterator[
     found: dict[tuple[int, str, str], dict[str, PlainRequest]] = defaultdict(dict)
     for request in requests:
         for at, (name, value) in enumerate(request.pairs):
-            for part in _PART.finditer(value) if _SEARCHED.search(name) else ():
+            for part in _PART.finditer(value) if _SEARCHED.search(_last_name(name)) else ():
                 if part[0] in words and part[0] != value:
                     found[at, value[: part.start()], value[part.end() :]].setdefault(part[0], request)
     alike = sorted((each for each in found.items() if len(each[1]) > 1), key=lambda each: -len(each[1]))
@@ -221,13 +275,13 @@ def _typed_place(
         name, values = rows[0][at][0], {row[at][1] for row in rows}
         if any(len(value) > _LONGEST_WORD for value in values):
             return False
-        if _SEARCHED.search(name):
+        if _SEARCHED.search(_last_name(name)):
             return any(value in words or _begins(value, beginnings) for value in values)
         return len(values) > 1 and all(value in words and not value.isdecimal() for value in values)
 
     found = [at for at in range(len(rows[0])) if is_typed(at)]
     if len(found) > 1:
-        found = [at for at in found if _SEARCHED.search(rows[0][at][0])]
+        found = [at for at in found if _SEARCHED.search(_last_name(rows[0][at][0]))]
     if len(found) != 1:
         return None
     (at,) = found

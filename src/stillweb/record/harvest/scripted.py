@@ -1,4 +1,4 @@
-"""Requests that scripts send instead of following a link or sending a form, and files that they name. Pure.
+"""Requests that scripts send for links, forms and entries of lists, and files that they name. Pure.
 
 A script may load a part of a page instead of following a link. Its request repeats the query of the link, or
 the fields of a GET form, and adds parameters of its own. Recorded requests and the pages that sent them show
@@ -6,6 +6,13 @@ such a kind of request. Other pages of the same kind then send it for their link
 
 Kinds are generalised from examples. A parameter may have any value if the examples have several. It may have
 that of the page's own URL if all examples have theirs. Otherwise it has the one value of the examples.
+
+An application in one page requests a list as JSON, and then the details of the entry that a visitor chose.
+No HTML links to those of the others. A request names its entry by a segment of its path, a parameter, or a
+value of its JSON body. If a recorded list holds that value among others, the others are entries as well.
+
+Short values (1, open) are in many lists by chance. Two requests for different entries of the same list show
+that they come from it; for a long identifier one is enough.
 
 Scripts name images in strings, and chunks in the tables of a bundler. A page requests such a file only once a
 visitor has used the control that needs it. Strings and tables do not say to which folder they belong.
@@ -15,11 +22,11 @@ Recorded files do: if at least two of a group were requested, the others are exp
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
 from stillweb.record.harvest.misses import PlainRequest
 
@@ -43,6 +50,11 @@ _WORD = re.compile(r"[\w-]+")
 _HASH = re.compile(r"(?=[\w-]*[0-9])[\w-]{6,}")
 _KEY, _DIGEST = "\0", "\1"  # marks
 _PAIR = re.compile(r"""["']?([\w~./-]{1,80}?)["']?:["']([\w.-]{4,80})["']""")
+
+_UNIQUE = re.compile(r"(?=.*[0-9])[\w-]{8,}")
+_IDENTIFIER = re.compile(r"[\w.~:@+ -]{1,80}")
+_VARIABLE = re.compile(r"[0-9]|^.{25,}$")
+_MOST_OF_A_LIST = 200  # entries; an agent sees those at its start
 
 _Pairs = tuple[tuple[str, str], ...]
 
@@ -183,6 +195,115 @@ def _query_of(url: str) -> _Pairs:
 
 def _path_of(url: str) -> str:
     return url.partition("#")[0].partition("?")[0]
+
+
+Source = tuple[str, str]
+"""A list: its request, with {} for what varies, and the names that lead to the value in the answer."""
+
+
+@dataclass(slots=True)
+class ListedValues:
+    """The values that entries of recorded lists have.
+
+    Attributes:
+        lists: values of each list, in the order of their recording.
+        sources: lists that hold a value.
+    """
+
+    lists: dict[Source, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
+    sources: dict[str, set[Source]] = field(default_factory=lambda: defaultdict(set))
+
+    def add(self, url: str, answer: Any) -> None:
+        """Take the JSON answer to a request."""
+        parts = urlsplit(url)
+        path = "/".join("{}" if _VARIABLE.search(each) else each for each in parts.path.split("/"))
+        for names, value in _entries("", answer, in_list=False):
+            source = (f"{parts.netloc}{path}", names)
+            if len(self.lists[source]) < _MOST_OF_A_LIST:
+                self.lists[source][value] = None
+                self.sources[value].add(source)
+
+
+def _entries(path: str, content: Any, *, in_list: bool) -> Iterator[tuple[str, str]]:
+    """Yield what may identify an entry: texts and integers of lists, each with the names that lead to it."""
+    if isinstance(content, dict):
+        for key, value in content.items():
+            yield from _entries(f"{path}.{key}", value, in_list=in_list)
+    elif isinstance(content, list):
+        for value in content:
+            yield from _entries(path, value, in_list=True)
+    elif in_list and isinstance(content, str | int) and content is not True and content is not False:
+        yield from ((path, text) for text in (str(content),) if _IDENTIFIER.fullmatch(text))
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Requests that differ in the value at one place; `values` has an example of each."""
+
+    at: int
+    values: dict[str, PlainRequest] = field(default_factory=dict)
+
+    def entries(self, listed: ListedValues) -> Iterator[PlainRequest]:
+        """Yield the requests for the other entries of the lists that all values come from."""
+        counts = Counter(source for value in self.values for source in listed.sources[value])
+        most = max(counts.values())
+        if most < _PROOFS and not _UNIQUE.fullmatch(next(iter(self.values))):
+            return
+        example = next(reversed(self.values.values()))
+        for source in sorted(source for source, count in counts.items() if count == most):
+            for value in listed.lists[source]:
+                if value not in self.values:
+                    yield _with_value(example, self.at, value)
+
+
+def requests_for_entries(requests: Iterable[PlainRequest], listed: ListedValues) -> list[PlainRequest]:
+    """Return the requests for entries that no request named, of all kinds in turn, each once.
+
+    Args:
+        requests: of scripts.
+        listed: values of recorded lists.
+    """
+    kinds: dict[tuple[Any, ...], _Kind] = {}
+    for request in requests:
+        texts = _texts(request)
+        named = [number for number, text in enumerate(texts) if text in listed.sources]
+        alike = tuple("{}" if number in named else text for number, text in enumerate(texts))
+        for at in named:
+            key = (request.method, urlsplit(request.url).netloc, _names(request), at, alike)
+            kinds.setdefault(key, _Kind(at)).values[texts[at]] = request
+    found: dict[str, PlainRequest] = {}
+    waiting = [kind.entries(listed) for kind in kinds.values()]
+    while waiting:
+        for each in list(waiting):
+            if (entry := next(each, None)) is None:
+                waiting.remove(each)
+            else:
+                found.setdefault(entry.key, entry)
+    return list(found.values())
+
+
+def _names(request: PlainRequest) -> tuple[str, ...]:
+    return tuple(name for name, _ in request.pairs)
+
+
+def _texts(request: PlainRequest) -> list[str]:
+    """Return the segments of a request's path, and the values of its parameters."""
+    return [*urlsplit(request.url).path.split("/"), *(value for _, value in request.pairs)]
+
+
+def _with_value(request: PlainRequest, at: int, value: str) -> PlainRequest:
+    """Return a request with another value wherever it has that of one place."""
+    texts = _texts(request)
+    changed = [value if text == texts[at] else text for text in texts]
+    parts = urlsplit(request.url)
+    segments = parts.path.split("/")
+    path = "/".join(
+        old if old == new else quote(new, safe="~:@+") for old, new in zip(segments, changed, strict=False)
+    )
+    moved = replace(request, url=urlunsplit(parts._replace(path=path)))
+    pairs = request.pairs
+    new_pairs = [(name, text) for (name, _), text in zip(pairs, changed[len(segments) :], strict=True)]
+    return moved if new_pairs == pairs else moved.with_pairs(new_pairs)
 
 
 def destination_of(url: str) -> str:
