@@ -182,6 +182,26 @@ def test_causes_are_grouped_with_the_command_that_closes_them():
     assert any("--unsafe" in cause.command for cause in causes)
 
 
+def test_a_request_that_holds_the_time_of_the_visit_is_reported_as_such():
+    seen = Sighting("s", 1, page=URL)
+    kind = (("content-type", "application/json"),)
+
+    def timed(text: str) -> bool:
+        body = json.dumps({"runs": {"before_": text}, "limit": 9}).encode()
+        packed = b64encode(body).decode()
+        miss = Missed("site", "e", "POST", f"{URL}runs/filter", seen, seen, kind, packed, len(body))
+        found = result(step(1, (f"POST {URL}runs/filter",)))
+        found.walks[0].misses.append(miss)
+        (cause,) = causes_of(found, recorded_at="20261126113343")
+        assert cause.timed == ("stillweb collections learn site --with again" in cause.command)
+        assert cause.timed == Obstacles(Scope.of(ScopeKind.HOST, [URL])).why(cause).startswith("it holds the")
+        return cause.timed
+
+    assert timed("2026-11-26T11:34:12.000Z")
+    assert not timed("2026-11-26T11:34:00.000Z")  # visitors choose full minutes
+    assert not timed("2024-01-01T11:34:12.000Z")
+
+
 def test_what_the_recorder_leaves_alone_is_reported_from_what_a_recording_can_close():
     logout = StepRecord(
         *(1, URL, {"action": "click", "bid": "a"}, 'link "Log out"'),

@@ -124,7 +124,7 @@ async def _measure(
             result = await measure(
                 client, collection.name, starts, hosts, options, on_walk=lambda _: bar.advance(task)
             )
-        causes = causes_of(result)
+        causes = causes_of(result, recorded_at=collection.manifest().recorded_at)
         if given["report"]:
             from stillweb.coverage.report import take_pictures, write_report  # jinja2 is slow to import
 

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from stillweb.collections.branches import FormOutcome
+from stillweb.collections.misses import Missed
 from stillweb.diff.certify.rates import FailureRate, rate
+from stillweb.matching.parts import Parts, Where
+from stillweb.matching.values import ValueKind, kind_of
 from stillweb.model import MUTATIONS
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
+from stillweb.urls import from_timestamp
 
 if TYPE_CHECKING:
     from stillweb.coverage.measure import CoverageResult, StepRecord
@@ -22,6 +26,8 @@ LEFT_ALONE = "left alone: logs out, deletes or orders"
 
 _VARIABLE = re.compile(r"\d|%|^.{25,}$")
 _TYPED = frozenset(("fill", "type", "press"))
+_VALUES = frozenset((Where.QUERY, Where.FORM, Where.JSON))
+_LEARN = "stillweb record crawl URL... -c again, then stillweb collections learn {} --with again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,7 @@ class MissCause:
             counts as typed if the walk had typed on its page and did not follow a link.
         command: command line that closes this group, or why none does.
         why: why `record until` has not closed it; "" if it did not try.
+        timed: whether every such request holds the time of the visit.
     """
 
     method: str
@@ -54,6 +61,7 @@ class MissCause:
     command: str
     typed: bool = False
     why: str = ""
+    timed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -92,6 +100,8 @@ class Obstacles:
             return LEFT_ALONE
         if reason := next((self.failed[url] for url in cause.urls if self.failed.get(url)), ""):
             return reason
+        if cause.timed:
+            return "it holds the time of the visit, which differs from the recorded one"
         if cause.method in MUTATIONS and cause.typed:
             return self._why_own_text(cause)
         if cause.method in MUTATIONS:
@@ -143,14 +153,18 @@ def closable_rate(result: CoverageResult, avoid: AvoidRules) -> FailureRate:
     return rate(sum(bool(step.missed) for step in stayed), len(stayed))
 
 
-def causes_of(result: CoverageResult, avoid: AvoidRules | None = None) -> list[MissCause]:
+def causes_of(
+    result: CoverageResult, avoid: AvoidRules | None = None, recorded_at: str = ""
+) -> list[MissCause]:
     """Return the causes of all misses, the most frequent first.
 
     Args:
         result: the measurement.
         avoid: controls that the recorder leaves alone; None for those of its defaults.
+        recorded_at: time of the recording, as its manifest has it.
     """
     avoid = avoid or AvoidRules.of()
+    timed = _with_time(result.misses(), recorded_at)
     groups: dict[tuple[str, str, str], list[_Seen]] = defaultdict(list)
     for walk in result.walks:
         texts: set[str] = set()
@@ -168,7 +182,16 @@ def causes_of(result: CoverageResult, avoid: AvoidRules | None = None) -> list[M
                 typed = step.action["action"] in _TYPED or not texts.isdisjoint(_values(url))
                 typed = typed or (key[0] in MUTATIONS and step.page in filled and key[2] != "link")
                 groups[key].append(_Seen(example, step, url, typed))
-    causes = [_cause(result.collection, key, found, avoid) for key, found in groups.items()]
+    causes = [
+        _cause(
+            result.collection,
+            key,
+            found,
+            avoid,
+            timed=all((key[0], each.url) in timed for each in found),
+        )
+        for key, found in groups.items()
+    ]
     return sorted(causes, key=lambda cause: (-cause.steps, cause.template))
 
 
@@ -180,15 +203,32 @@ def _control_of(step: StepRecord) -> str:
     return step.control.partition(" ")[0] or str(step.action["action"])
 
 
-def _cause(name: str, key: tuple[str, str, str], found: list[_Seen], avoid: AvoidRules) -> MissCause:
+def _with_time(misses: list[Missed], recorded_at: str) -> set[tuple[str, str]]:
+    """Return method and URL of the requests that always hold the time of the visit."""
+    if not recorded_at:
+        return set()
+    visit = (from_timestamp(recorded_at).timestamp(),)
+    holds: dict[tuple[str, str], bool] = {}
+    for miss in misses:
+        leaves = Parts.of(miss.request()).leaves(_VALUES) if miss.whole else ()
+        found = any(kind_of(leaf.text, visit) is ValueKind.TIME for leaf in leaves)
+        holds[miss.method, miss.url] = found and holds.get((miss.method, miss.url), True)
+    return {key for key, always in holds.items() if always}
+
+
+def _cause(
+    name: str, key: tuple[str, str, str], found: list[_Seen], avoid: AvoidRules, *, timed: bool
+) -> MissCause:
     method, template, control = key
     example, step = found[0].example, found[0].step
     urls = tuple(dict.fromkeys(each.url for each in found))[:5]
     label = step.control.partition(" ")[2].strip('"')
     left_alone = all(is_left_alone(each.step, avoid) for each in found)
-    command = LEFT_ALONE if left_alone else _command(name, method, found)
+    command = LEFT_ALONE if left_alone else _LEARN.format(name) if timed else _command(name, method, found)
     typed = all(each.typed for each in found)
-    return MissCause(method, template, control, len(found), urls, example, step.page, label, command, typed)
+    return MissCause(
+        method, template, control, len(found), urls, example, step.page, label, command, typed, timed=timed
+    )
 
 
 def _command(name: str, method: str, found: list[_Seen]) -> str:

@@ -228,7 +228,8 @@ class _Loop:
                 break
             last = await self._measure(recorded)
         await self._measure_derived(last)
-        causes = causes_of(last.result, self._options.harvest.avoid)
+        recorded_at = self._collection.manifest().recorded_at
+        causes = causes_of(last.result, self._options.harvest.avoid, recorded_at)
         self._obstacles.forms = report.forms
         report.causes = [replace(each, why=self._obstacles.why(each)) for each in causes]
         report.reached = self._holds(last)
