@@ -57,6 +57,14 @@ def test_version() -> None:
     assert __version__ in result.output
 
 
+def test_a_command_ends_without_a_search_for_garbage() -> None:
+    """A callback that was registered first runs last: what it counts is left to the collection at exit."""
+    left = "import atexit, gc; atexit.register(lambda: print(len(gc.get_objects()) < 1000)); "
+    command = [sys.executable, "-c", left + "from stillweb.cli import main; main()", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "True"
+
+
 def test_an_unknown_collection_is_a_clear_error_with_status_2(tmp_path) -> None:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "archive").mkdir()

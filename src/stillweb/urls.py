@@ -118,4 +118,5 @@ def from_timestamp(timestamp: str) -> datetime:
     if not _TIMESTAMP.fullmatch(timestamp) or len(timestamp) % 2:
         raise ValueError(f"not a timestamp of 4 to 14 digits: {timestamp!r}")
     padded = timestamp + "0101000000"[len(timestamp) - 4 :]
-    return datetime.strptime(padded, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+    month, day, hour, minute, second = (int(padded[start : start + 2]) for start in range(4, 14, 2))
+    return datetime(int(padded[:4]), month, day, hour, minute, second, tzinfo=UTC)
