@@ -48,10 +48,9 @@ def _page(title: str, body: str) -> Response:
     return Response(200, "OK", HTML, text.encode())
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Collection:
-    """A collection with 700 captures, two pages, one of them with a baseline, and files beside them."""
-    collection = Collection.create(tmp_path / "root", "shop")
+@pytest.fixture(scope="session")
+def written_shop(tmp_path_factory: pytest.TempPathFactory) -> Collection:
+    collection = Collection.create(tmp_path_factory.mktemp("export"), "shop")
     with CollectionWriter(collection) as writer:
         home = _page(
             "Shop", "<p>Kettles and <b>teapots</b><script>hidden()</script><p><a href=/about>About</a>"
@@ -75,6 +74,13 @@ def shop(tmp_path: Path) -> Collection:
     (collection.path / "certificate-clock.json").write_text('{"level": "clock"}')
     (collection.path / "notes.txt").write_text("stays here")
     return collection
+
+
+@pytest.fixture
+def shop(tmp_path: Path, written_shop: Collection) -> Collection:
+    """A collection with 700 captures, two pages, one of them with a baseline, and files beside them."""
+    shutil.copytree(written_shop.path, tmp_path / "root" / "shop")
+    return Collection.open(tmp_path / "root", "shop")
 
 
 def _lines(path: Path, member: str) -> list[dict[str, object]]:
