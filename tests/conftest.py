@@ -23,6 +23,8 @@ settings.register_profile("long", deadline=None, max_examples=5000)
 settings.load_profile("quick")
 
 REPO = Path(__file__).resolve().parents[1]
+# Folders without a long file: they come last, so that no process ends long after the others.
+QUICK = ("certs", "collections", "coverage", "docs", "http", "matching")
 
 
 @pytest.fixture(scope="session")
@@ -72,12 +74,14 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort slow folders and Docker tests.
+    """Sort slow folders, quick folders and Docker tests.
 
-    Folders run in reverse order: the slow ones (trainers, server, replay, record, pipeline, env) come first,
-    so that all workers finish at about the same time. Tests that need Docker come last and run in a process
-    of their own (Makefile): a container that starts or stops changes the network interfaces, and Chromium
-    then drops every connection of concurrent tests (net::ERR_NETWORK_CHANGED).
+    Folders run in reverse order: the slow ones (trainers, server, replay, record, pipeline, env) come first
+    and the quick ones last, so that all workers finish at about the same time. Tests that need Docker come
+    after them and run in a process of their own (Makefile): a container that starts or stops changes the
+    network interfaces, and Chromium then drops every connection of concurrent tests
+    (net::ERR_NETWORK_CHANGED).
     """
     items.sort(key=lambda item: item.path.parent, reverse=True)
+    items.sort(key=lambda item: item.path.parent.name in QUICK)
     items.sort(key=lambda item: item.get_closest_marker("docker") is not None)
