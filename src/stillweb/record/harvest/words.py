@@ -38,9 +38,11 @@ class SiteWords:
 
         `shown` are those of titles, headings, table cells and options, which name what a site is about.
         """
+        weights = self.weights
         for texts, share in ((list(words), weight), (list(shown), weight * _SHOWN)):
+            each = share / max(1, len(texts))
             for text in texts:
-                self.weights[text] = self.weights.get(text, 0.0) + share / len(texts)
+                weights[text] = weights.get(text, 0.0) + each
             self._total += share if texts else 0.0
 
     def raise_to(self, counts: Mapping[str, int]) -> None:
