@@ -127,24 +127,28 @@ class Encodings:
 
     def __init__(self, value: str) -> None:
         self._texts: dict[str, str | None] = {}
+        self._marked_up: dict[tuple[str, str], str | None] = {}
         self._by_bytes: dict[bytes, frozenset[str]] | None = None
         self._value = value
 
     def text(self, name: str) -> str | None:
         """Return the value under an encoding; None if it cannot be encoded, as a lone surrogate in a URL."""
         if name not in self._texts:
-            self._texts[name] = self._encode(name)
+            inner, _, last = name.rpartition(">")
+            found = self._mark_up(self.text(inner), last) if inner else _CHANGES[name](self._value)
+            self._texts[name] = found
         return self._texts[name]
 
-    def _encode(self, name: str) -> str | None:
-        inner, _, last = name.rpartition(">")
-        if not inner:
-            return _CHANGES[name](self._value)
-        before = self.text(inner)
-        try:
-            return None if before is None else _MARKUPS[last](before)
-        except UnicodeError:
+    def _mark_up(self, text: str | None, markup: str) -> str | None:
+        if text is None:
             return None
+        step = (text, markup)
+        if step not in self._marked_up:  # most changes and markups leave most values as they are
+            try:
+                self._marked_up[step] = _MARKUPS[markup](text)
+            except UnicodeError:
+                self._marked_up[step] = None
+        return self._marked_up[step]
 
     def encoded(self, name: str) -> bytes | None:
         """Return the value under an encoding as UTF-8."""
@@ -161,11 +165,12 @@ class Encodings:
         return self._by_bytes
 
     def _all_by_bytes(self) -> dict[bytes, frozenset[str]]:
-        found: dict[bytes, set[str]] = {}
+        found: dict[str, list[str]] = {}
         for name in NAMES:
-            if encoded := self.encoded(name):
-                found.setdefault(encoded, set()).add(name)
-        return {encoded: frozenset(names) for encoded, names in found.items()}
+            if text := self.text(name):
+                found.setdefault(text, []).append(name)
+        by_bytes = {self.encoded(names[0]): frozenset(names) for names in found.values()}
+        return {encoded: names for encoded, names in by_bytes.items() if encoded}
 
     def measure(self, name: str) -> int:
         """Return a length of the value: "bytes" or "chars", of the text as sent or with LF ("lf-bytes")."""
@@ -175,5 +180,5 @@ class Encodings:
 
     def agreed(self, names: frozenset[str]) -> bytes | None:
         """Return the value under some encodings if all give the same bytes, else None."""
-        encoded = {self.encoded(name) for name in names}
-        return encoded.pop() if len(encoded) == 1 else None
+        texts = {self.text(name) for name in names}  # UTF-8 keeps different texts different
+        return self.encoded(next(iter(names))) if len(texts) == 1 else None
