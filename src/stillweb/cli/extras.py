@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import re
 from collections.abc import Iterable
@@ -14,6 +13,8 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+).*;.*extra == ['\"]([a-z]+)['\"]")
 
 def extras() -> dict[str, list[str]]:
     """Return the importable packages of each extra; nothing if stillweb runs from a source folder."""
+    import importlib.metadata  # 20 ms, which `--help` and completion do not need
+
     found: dict[str, list[str]] = {}
     try:
         requirements = importlib.metadata.requires("stillweb") or []
