@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from stillweb import clock
+from stillweb.cli.coverage import print_coverage
+from stillweb.cli.record.until import print_until
 from stillweb.collections.branches import FormOutcome
 from stillweb.collections.misses import Missed, Sighting
 from stillweb.coverage import (
@@ -223,6 +225,17 @@ def test_the_report_shows_rates_causes_and_pictures_and_escapes_what_pages_say(t
     assert "<script>" not in text
     assert "left:10.0%;top:10.0%;width:20.0%" in text
     assert "default-src 'none'" in text
+
+
+def test_a_measurement_without_a_requesting_step_shows_no_rate(tmp_path, capsys):
+    nothing = result(step(1, requested=False))
+    text = write_report(nothing, [], {}, tmp_path).read_text()
+    assert "not known" in text
+    assert "0.0 %</p>" not in text
+    print_coverage(nothing, [])
+    print_until("site", UntilReport([Round(0, {}, nothing, 9.0)], why="the time limit is over"))
+    printed = capsys.readouterr().out
+    assert (printed.count("not known"), "causes left" in printed) == (3, False)
 
 
 def test_a_loop_leaves_time_for_replays_and_browsers_that_start_slowly(monkeypatch):

@@ -65,8 +65,9 @@ def coverage(ctx: click.Context, /, name: str, options: CoverageOptions, **given
 
     Agents that share no code with the recorder walk on the replay. The miss rate is the share of steps
     without a recorded answer, among those that sent a request and stayed on the site. Misses are grouped by
-    cause, each with a command that closes it. Exit status 1 if the rate is above --fail-over. pywb has no
-    ledger: with --backend pywb every answer with a status of 400 or more counts as missed.
+    cause, each with a command that closes it. Exit status 1 if the rate is above --fail-over, or if no step
+    requested anything. pywb has no ledger: with --backend pywb every answer with a status of 400 or more
+    counts as missed.
 
     \b
     Example:
@@ -83,7 +84,8 @@ def coverage(ctx: click.Context, /, name: str, options: CoverageOptions, **given
     else:
         print_coverage(result, causes)
     limit = given["fail_over"]
-    ctx.exit(1 if limit is not None and result.miss_rate().share > limit else 0)
+    rate = result.miss_rate()
+    ctx.exit(1 if limit is not None and (rate.share > limit or not rate.tried) else 0)
 
 
 def default_level(backend: str = "native") -> str:
@@ -140,7 +142,8 @@ def print_coverage(result: CoverageResult, causes: list[MissCause]) -> None:
     for agent in (*agents, ""):
         counts, rate = result.counts(agent), result.miss_rate(agent)
         numbers = [counts[key] for key in ("steps", "requested", "left", "missed", "dead")]
-        rows.append((agent or "all", *numbers, f"{rate.share:.1%}", f"{rate.low:.1%} to {rate.high:.1%}"))
+        share = f"{rate.share:.1%}" if rate.tried else "not known"
+        rows.append((agent or "all", *numbers, share, f"{rate.low:.1%} to {rate.high:.1%}"))
     columns = (
         "agent",
         "#steps",

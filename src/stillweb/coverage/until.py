@@ -465,7 +465,10 @@ class _Loop:
         result = await self._walk_on_replay(options, count)
         measured = Round(number, recorded, result, monotonic() - self._began)
         self._report.rounds.append(measured)
-        self._say(f"round {number}: miss rate {result.miss_rate()}")
+        rate = result.miss_rate()
+        self._say(
+            f"round {number}: miss rate {rate if rate.tried else 'not known, no step requested anything'}"
+        )
         return measured
 
     async def _measure_derived(self, last: Round) -> None:

@@ -106,7 +106,7 @@ def print_until(name: str, report: UntilReport) -> None:
     for each in report.rounds:
         rate, counts = each.result.miss_rate(), each.result.counts()
         recorded = ", ".join(f"{count} {means}" for means, count in each.recorded.items()) or "as found"
-        share = f"{rate.share:.1%} ({rate.low:.1%} to {rate.high:.1%})"
+        share = f"{rate.share:.1%} ({rate.low:.1%} to {rate.high:.1%})" if rate.tried else "not known"
         rows.append(
             (
                 each.number,
@@ -135,7 +135,7 @@ def print_until(name: str, report: UntilReport) -> None:
         default = report.rounds[-1].result.miss_rate()
         echo(f"miss rate as replay answers by default: {default}")
         echo(f"miss rate of the same seeds with --derived: {report.derived.miss_rate()}")
-    if not report.reached:
+    if report.causes and not report.reached:
         left = [(c.steps, c.method, c.template, c.control, c.why, c.command) for c in report.causes[:10]]
         heads = ("#steps", "method", "URL template", "control", "why it is left", "command")
         print_table(heads, left, title="causes left")
