@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from urllib.parse import quote
 
 import pytest
 
@@ -60,6 +61,82 @@ def test_a_password_in_a_document_is_replaced_and_replay_knows_it(mime, body, se
     assert replayed.raw_body == made.request.raw_body
     keys = [request_key(each.method, each.url, mime, each.raw_body) for each in (replayed, made.request)]
     assert keys[0] == keys[1]
+
+
+def form(field: str, document: str) -> Request:
+    return posted("application/x-www-form-urlencoded", f"a=b+c&{field}={quote(document)}")
+
+
+def part(document: str) -> Request:
+    head = 'Content-Disposition: form-data; name="data"'
+    return posted("multipart/form-data; boundary=x", f"--x\r\n{head}\r\n\r\n{document}\r\n--x--\r\n")
+
+
+LOGIN = 'mutation {{ login(password: "{}") {{ id }} }}'
+MEMBER = '{{"user": "demo", "password": "{}"}}'
+ENCLOSED = {
+    "form with JSON": lambda secret: form("payload", MEMBER.format(secret)),
+    "part with JSON": lambda secret: part(MEMBER.format(secret)),
+    "JSON in JSON": lambda secret: posted(
+        "application/json", json.dumps({"body": MEMBER.format(secret), "é": 1}, ensure_ascii=False)
+    ),
+    "GraphQL in a query": lambda secret: Request("GET", f"{URL}g?query={quote(LOGIN.format(secret))}"),
+    "variables in a query": lambda secret: Request("GET", f"{URL}g?variables={quote(MEMBER.format(secret))}"),
+    "block string": lambda secret: posted(
+        "application/json", json.dumps({"query": LOGIN.replace('"', '"""').format(secret)})
+    ),
+    "attribute": lambda secret: posted("text/xml", f"<login user='demo' password='{secret}'/>"),
+    "CDATA": lambda secret: posted("text/xml", f"<password><![CDATA[{secret}]]></password>"),
+    "XML as text": lambda secret: posted("text/plain", f"<password>{secret}</password>"),
+}
+
+
+@pytest.mark.parametrize("secret", [SECRET, "dem0"])
+@pytest.mark.parametrize("build", ENCLOSED.values(), ids=ENCLOSED)
+def test_a_password_in_an_enclosed_document_is_replaced_and_replay_knows_it(build, secret: str) -> None:
+    request = build(secret)
+    made, text = redacted(request)
+    assert secret.encode() not in text
+    placeholders = Placeholders(KEY)
+    placeholder = placeholders.of(secret)
+    places = {(where, "password"): frozenset({"a.test"}) for where in ("json", "form")}
+    assert build(placeholder) == made.request  # every other byte stays
+    assert SecretFields(placeholders, places)(request) == made.request
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"grant_type=authorization_code&code={SECRET}",
+        f"state=xyz&code={SECRET}",
+        f"grant_type=device_code&device_code={SECRET}",
+        f'{{"grant_type": "authorization_code", "code": "{SECRET}"}}',
+    ],
+)
+def test_a_code_that_is_posted_is_replaced(body: str) -> None:
+    mime = "application/json" if body[0] == "{" else "application/x-www-form-urlencoded"
+    assert SECRET.encode() not in redacted(posted(mime, body))[1]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"{URL}cb?code={SECRET}&iss=https%3A%2F%2Fa.test",
+        f"{URL}cb#access_token={SECRET}&token_type=bearer",
+        f"{URL}d/eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.{SECRET}",
+        f"{URL}r?to={quote(f'https://a.test/cb?access_token={SECRET}', safe='')}",
+    ],
+)
+def test_a_token_in_a_url_is_replaced(url: str) -> None:
+    redirect = Response(302, "Found", (("Location", url),), b"")
+    request = Request("GET", URL if "#" in url else url)
+    assert SECRET.encode() not in redacted(request, redirect)[1]
+
+
+def test_a_password_in_the_address_of_a_link_is_replaced() -> None:
+    html = (("Content-Type", "text/html"),)
+    page = Response(200, "OK", html, f"<a href='https://ada:{SECRET}@a.test/'>".encode())
+    assert SECRET.encode() not in redacted(Request("GET", URL), page)[1]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, quote_plus, unquote, unquote_plus
+from urllib.parse import quote, quote_plus, unquote, unquote_plus, unquote_to_bytes
 
 from stillweb.errors import CollectionError
 from stillweb.matching.parts import Where
@@ -225,17 +225,28 @@ def _coded(secret: bytes, placeholder: bytes) -> Iterator[tuple[bytes, bytes]]:
 CREDENTIALS = frozenset({"authorization", "proxy-authorization"})
 """Header fields whose value is always a secret."""
 
+_DOCUMENT = frozenset({"{", "[", "<"})  # characters with which JSON and XML begin
+
 Replacement = Callable[[Where, str, str], str]
 """Maps location, name and value to the new value: the value itself, or a placeholder."""
 
 _JSON_MEMBER = re.compile(rb'("(?:[^"\\\x00-\x1f]|\\.)*")(\s*:\s*)("(?:[^"\\\x00-\x1f]|\\.)*")')
 # Arguments of GraphQL (October 2021 §2.9.4), plain and within a JSON string; values with escapes are left.
-_LITERAL = re.compile(rb'\b([A-Za-z_][A-Za-z0-9_]{0,63})(\s{0,8}:\s{0,8}")([^"\\\x00-\x1f]{1,4096})(")')
-_ESCAPED_LITERAL = re.compile(
-    rb'\b([A-Za-z_][A-Za-z0-9_]{0,63})(\s{0,8}:\s{0,8}\\")([^"\\\x00-\x1f]{1,4096})(\\")'
+_LITERAL = re.compile(
+    rb'\b([A-Za-z_][A-Za-z0-9_]{0,63})(\s{0,8}:\s{0,8}"(?:"")?)([^"\\\x00-\x1f]{1,4096})(")'
 )
-ELEMENT = re.compile(rb"(<(?:[\w.-]{1,64}:)?([\w.-]{1,64})(?:\s[^<>]{0,1024})?>)([^<>]{1,8192})(</)")
-"""An XML element with text: start tag, local name, text, begin of the end tag."""
+_ESCAPED_LITERAL = re.compile(
+    rb'\b([A-Za-z_][A-Za-z0-9_]{0,63})(\s{0,8}:\s{0,8}\\"(?:\\"\\")?)([^"\\\x00-\x1f]{1,4096})(\\")'
+)
+ELEMENT = re.compile(
+    rb"(<(?:[\w.-]{1,64}:)?([\w.-]{1,64})(?:\s[^<>]{0,1024})?>(?:\s{0,64}<!\[CDATA\[)?)([^<>]{1,8192}?)((?:\]\]>\s{0,64})?</)"
+)
+"""An XML element with text: start tag, local name, text, begin of the end tag; with what encloses CDATA."""
+_XML_ATTRIBUTE = re.compile(
+    rb"(\s(?:[\w.-]{1,64}:)?([\w.-]{1,64})\s{0,8}=\s{0,8}([\"']))([^<>\"']{1,8192})(?=\3)"
+)
+_OPERATION = re.compile(rb"\s*(?:query|mutation|subscription)\b[^\"]*\{")
+_FORM_UNIT = re.compile(r"%[0-9A-Fa-f]{2}|(?s:.)")
 _PART_NAME = re.compile(rb';\s*name="([^"]*)"', re.IGNORECASE)
 _BOUNDARY = re.compile(r';\s*boundary=(?:"([^"]*)"|([^\s;"]+))', re.IGNORECASE)
 
@@ -258,8 +269,35 @@ def _form(text: str, where: Where, replace_value: Replacement) -> str:
             wanted = replace_value(where, unquote_plus(name), value)
             if wanted != value:
                 field = f"{name}={respell(raw, value, wanted)}"
+            elif value.lstrip()[:1] in _DOCUMENT or _OPERATION.match(
+                value.encode("utf-8", "surrogateescape")
+            ):
+                field = f"{name}={_embedded(raw, replace_value)}"
         fields.append(field)
     return "&".join(fields)
+
+
+def _embedded(raw: str, replace_value: Replacement) -> str:
+    """Return a form's value that is a document itself, with the spelling of every other byte kept."""
+    units = _FORM_UNIT.findall(raw)
+    plain = b"".join(unquote_to_bytes(unit.replace("+", " ")) for unit in units)
+    made = _document(plain, replace_value)
+    if len(made) != len(plain) or len(units) != len(plain):
+        return raw
+    return "".join(
+        unit if was == now else quote(bytes([now]), safe="")
+        for unit, was, now in zip(units, plain, made, strict=True)
+    )
+
+
+def _document(raw: bytes, replace_value: Replacement) -> bytes:
+    """Return JSON, XML or GraphQL with the values that `replace_value` returns; other content unchanged."""
+    begin = raw.lstrip()[:1]
+    if begin in (b"{", b"["):
+        return _literals(_ESCAPED_LITERAL, replace_in_json(raw, replace_value), replace_value)
+    if begin == b"<":
+        return _elements(raw, replace_value)
+    return _literals(_LITERAL, raw, replace_value) if _OPERATION.match(raw) else raw
 
 
 def _credentials(name: str, value: str, replace_value: Replacement) -> str:
@@ -295,7 +333,7 @@ def _body(request: Request, replace_value: Replacement) -> bytes:
         return _literals(_LITERAL, raw, replace_value)
     if "xml" in mime:
         return _elements(raw, replace_value)
-    return raw
+    return _document(raw, replace_value) if mime in ("", "text/plain") else raw
 
 
 def _literals(pattern: re.Pattern[bytes], raw: bytes, replace_value: Replacement) -> bytes:
@@ -320,7 +358,13 @@ def _elements(raw: bytes, replace_value: Replacement) -> bytes:
             return found[0]
         return found[1] + respell(spelled, value, wanted).encode("utf-8", "surrogateescape") + found[4]
 
-    return ELEMENT.sub(element, raw)
+    def attribute(found: re.Match[bytes]) -> bytes:
+        spelled = found[4].decode("utf-8", "surrogateescape")
+        value = html.unescape(spelled)
+        wanted = replace_value(Where.FORM, found[2].decode("utf-8", "replace"), value)
+        return found[1] + respell(spelled, value, wanted).encode("utf-8", "surrogateescape")
+
+    return _XML_ATTRIBUTE.sub(attribute, ELEMENT.sub(element, raw))
 
 
 def replace_in_json(raw: bytes, replace_value: Replacement) -> bytes:
@@ -333,12 +377,24 @@ def replace_in_json(raw: bytes, replace_value: Replacement) -> bytes:
             return found[0]
         wanted = replace_value(Where.JSON, name, value) if value else value
         if wanted == value:
-            return found[0]
+            return found[1] + found[2] + _json_string(found[3], value, replace_value)
         spelled = found[3][1:-1].decode("utf-8", "surrogateescape")
         put = respell(spelled, value, wanted).encode("utf-8", "surrogateescape")
         return found[1] + found[2] + b'"' + put + b'"'
 
     return _JSON_MEMBER.sub(member, raw)
+
+
+def _json_string(spelled: bytes, value: str, replace_value: Replacement) -> bytes:
+    """Return a JSON string that is a JSON or XML document itself with its values replaced."""
+    if value.lstrip()[:1] not in _DOCUMENT:
+        return spelled
+    raw = value.encode("utf-8", "surrogatepass")
+    made = _document(raw, replace_value).decode("utf-8", "surrogatepass")
+    for as_ascii in (True, False):
+        if json.dumps(value, ensure_ascii=as_ascii).encode("utf-8", "surrogatepass") == spelled:
+            return json.dumps(made, ensure_ascii=as_ascii).encode("utf-8", "surrogatepass")
+    return spelled
 
 
 def _multipart(content_type: str, raw: bytes, replace_value: Replacement) -> bytes:
@@ -354,7 +410,8 @@ def _multipart(content_type: str, raw: bytes, replace_value: Replacement) -> byt
             continue
         value = content[:-2].decode("utf-8", "surrogateescape")
         wanted = replace_value(Where.MULTIPART, name[1].decode("utf-8", "replace"), value) if value else value
-        parts[number] = head + gap + wanted.encode("utf-8", "surrogateescape") + b"\r\n"
+        made = wanted.encode("utf-8", "surrogateescape")
+        parts[number] = head + gap + (_document(made, replace_value) if wanted == value else made) + b"\r\n"
     return mark.join(parts)
 
 

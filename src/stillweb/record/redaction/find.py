@@ -115,8 +115,12 @@ _ASSIGNMENT = re.compile(
 _NAME_PARTS = ("words", "whole", "starts", "ends")
 _LONGEST_NAME, _LONGEST_VALUE = 256, 4200  # bytes around the assignment operator that `_ASSIGNMENT` may need
 _NOT_VALUE = re.compile(rb"[^\x21-\x7e]")
-_PARAMETER = re.compile(r"""[?&;]([A-Za-z_][\w.\-]{1,63})=([^&"'<>\s#;]{8,4096})""")
+_PARAMETER = re.compile(r"""[?&;#]([A-Za-z_][\w.\-]{1,63})=([^&"'<>\s#;]{8,4096})""")
 _QUERY = re.compile(r"""[?#]([^"'<>\s#?]{16,8192})""")
+_BESIDE_CODES = frozenset({"state", "iss", "session_state", "grant_type"})
+_LARGEST_GRANT = 8192
+_JSON_CODE = re.compile(r'"code"\s{0,8}:\s{0,8}"([^"\\]{8,4096})"')
+_USERINFO = re.compile(r"""://[^\s/:@"'<>?#]{1,256}:([^\s/:@"'<>?#]{8,256})@""")
 _TAG = re.compile(r"<(input|meta)\b([^<>]{0,8192})>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(
     r"""(?<![a-zA-Z-])([a-zA-Z-]{1,64})\s{0,8}=\s{0,8}(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))"""
@@ -144,6 +148,8 @@ class FoundSecret:
 def in_request_fields(request: Request, names: Names) -> Iterator[FoundSecret]:
     """Yield the secrets of a request's cookies and header fields; its body is searched separately."""
     yield from _oauth_codes(request.url, names)
+    yield from _jwts("query", "", request.url)
+    yield from _in_urls_within(request.url, names)
     for name, value in request.headers:
         lower = name.lower()
         if lower == "cookie":
@@ -161,6 +167,7 @@ def in_answer(response: Response, text: str, names: Names) -> Iterator[FoundSecr
         if name.lower() not in ("set-cookie", "etag"):
             yield from _named("header", name, value, names)
             yield from _in_queries(value, names)
+            yield from _in_urls_within(value, names)
         yield from _jwts("header", name, value)
     if is_read(response):
         yield from in_text(text, names)
@@ -202,6 +209,18 @@ def in_text(text: str, names: Names) -> Iterator[FoundSecret]:
         yield from _named("answer", name, value, names)
     yield from _in_queries(text, names)
     yield from _jwts("answer", "", text)
+    for found in _USERINFO.finditer(text) if "@" in text else ():
+        if strong(password := unquote(found[1])):
+            yield FoundSecret("password", "answer", "userinfo", password)
+
+
+def in_body(request: Request, body: bytes, names: Names) -> Iterator[FoundSecret]:
+    """Yield the authorization code that a request exchanges (RFC 6749 §4.1.3), or gets by a form."""
+    if b"code" in body and len(body) < _LARGEST_GRANT:
+        text = body.decode("utf-8", "replace")
+        yield from _oauth_codes("?" + text, names)
+        if '"grant_type"' in text and (found := _JSON_CODE.search(text)) and strong(found[1]):
+            yield FoundSecret("token", "json", "code", found[1])
 
 
 @cache
@@ -276,13 +295,13 @@ def _unescaped(text: str) -> str:
 
 
 def _oauth_codes(text: str, names: Names) -> Iterator[FoundSecret]:
-    """Yield authorization codes: `code` beside `state` in one query (RFC 6749 §4.1.2)."""
-    if "code=" not in text or "state=" not in text:
+    """Yield authorization codes: `code` in a query of OAuth (RFC 6749 §4.1, RFC 9207)."""
+    if "code=" not in text or not any(f"{name}=" in text for name in _BESIDE_CODES):
         return
     for query in _QUERY.finditer(text):
         fields = dict(field.partition("=")[::2] for field in re.split(r"&(?:amp;)?", query[1]))
         code = unquote(fields.get("code", ""))
-        if "state" in fields and "code" not in names.exempt and strong(code):
+        if fields.keys() & _BESIDE_CODES and "code" not in names.exempt and strong(code):
             yield FoundSecret("token", "query", "code", code)
 
 
@@ -291,6 +310,15 @@ def _in_queries(text: str, names: Names) -> Iterator[FoundSecret]:
     for found in _PARAMETER.finditer(text):
         if names.kind(found[1]):
             yield from _named("query", found[1], unquote(html.unescape(found[2])), names)
+
+
+def _in_urls_within(url: str, names: Names) -> Iterator[FoundSecret]:
+    """Yield the secrets in the queries of URLs that are parameters of a URL."""
+    if "%3D" not in url and "%3d" not in url:
+        return
+    for parameter in _PARAMETER.finditer(url):
+        for found in _PARAMETER.finditer(unquote(parameter[2])):
+            yield from _named("query", found[1], unquote(found[2]), names)
 
 
 def _named(

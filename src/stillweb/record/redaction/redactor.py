@@ -343,6 +343,8 @@ class Secrets:
             redactions_made.append(Redaction("request body", "unread", "coding", coding, host))
             made = replace_fields(replace(request, raw_body=b""), exchange)
             return replace(made, raw_body=request.raw_body)
+        for found in find.in_body(request, body, self._names):
+            self.learn(found, host, late=True)
         made = replace_fields(replace(request, raw_body=body), exchange)
         if made.raw_body == body:
             return replace(made, raw_body=request.raw_body)
