@@ -29,6 +29,7 @@ from stillweb.matching.keys import request_key
 from stillweb.model import header
 
 URL = "https://a.example/"
+TOO_MUCH = 80 << 20  # any file may unpack to 64 MiB
 
 
 def _import(path: Path, tmp_path: Path) -> tuple[Collection, ImportReport]:
@@ -141,7 +142,7 @@ def test_broken_zstandard_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_zstandard_that_unpacks_to_too_much(tmp_path: Path) -> None:
-    (tmp_path / "a.warc.zst").write_bytes(zstandard.compress(b"WARC/1.0\r\n" + bytes(80 << 20)))
+    (tmp_path / "a.warc.zst").write_bytes(zstandard.compress(b"WARC/1.0\r\n" + bytes(TOO_MUCH)))
     with pytest.raises(LimitExceeded):
         _import(tmp_path / "a.warc.zst", tmp_path)
 
@@ -522,7 +523,7 @@ def test_deep_json(tmp_path: Path) -> None:
 
 def test_a_gzip_member_that_unpacks_to_too_much(tmp_path: Path) -> None:
     given = tmp_path / "bomb.warc.gz"
-    given.write_bytes(gzip.compress(_record("response", b"HTTP/1.1 200 OK\r\n\r\n" + bytes(200 << 20)), 9))
+    given.write_bytes(gzip.compress(_record("response", b"HTTP/1.1 200 OK\r\n\r\n" + bytes(TOO_MUCH)), 9))
     with pytest.raises(LimitExceeded, match="ratio") as raised:
         _import(given, tmp_path)
     assert raised.value.option == "STILLWEB_MAX_RATIO"
@@ -535,7 +536,7 @@ def test_a_zip_member_that_unpacks_to_too_much(tmp_path: Path, name: str) -> Non
     given = tmp_path / "bomb.wacz"
     with zipfile.ZipFile(given, "w", zipfile.ZIP_DEFLATED) as archive:
         for member in {"archive/a.warc.gz", name}:
-            archive.writestr(member, bytes(200 << 20) if member == name else WARC)
+            archive.writestr(member, bytes(TOO_MUCH) if member == name else WARC)
     with pytest.raises(LimitExceeded, match="ratio") as raised:
         _import(given, tmp_path)
     assert raised.value.option == "STILLWEB_MAX_RATIO"
@@ -544,7 +545,7 @@ def test_a_zip_member_that_unpacks_to_too_much(tmp_path: Path, name: str) -> Non
 
 def test_the_ratio_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = tmp_path / "zeros.warc.gz"
-    given.write_bytes(gzip.compress(_record("response", b"HTTP/1.1 200 OK\r\n\r\n" + bytes(200 << 20)), 9))
+    given.write_bytes(gzip.compress(_record("response", b"HTTP/1.1 200 OK\r\n\r\n" + bytes(TOO_MUCH)), 9))
     monkeypatch.setenv("STILLWEB_MAX_RATIO", "2000")
     assert _import(given, tmp_path)[1].captures == 1
 
