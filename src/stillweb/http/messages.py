@@ -116,17 +116,16 @@ def _head_end(block: bytes, at: int) -> tuple[list[bytes], int]:
 
 
 def _fields(lines: Iterable[bytes]) -> list[tuple[str, str]]:
-    fields: list[tuple[str, str]] = []
+    fields: list[tuple[str, list[str]]] = []
     for line in lines:
         text = line.decode("latin-1")
         if text[0] in " \t" and fields:  # RFC 9112 §5.2
-            name, value = fields[-1]
-            fields[-1] = (name, f"{value} {text.strip()}")
+            fields[-1][1].append(text.strip())
             continue
         name, colon, value = text.partition(":")
         if colon and name.strip():
-            fields.append((name.strip(), value.strip(" \t")))
-    return fields
+            fields.append((name.strip(), [value.strip(" \t")]))
+    return [(name, " ".join(values)) for name, values in fields]
 
 
 def _without_stray_end(headers: Headers, body: bytes) -> bytes:

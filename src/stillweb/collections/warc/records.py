@@ -206,15 +206,14 @@ def parse_record(text: Buffer, at: int) -> Parsed | Damage:
 
 def _parse_head(lines: list[bytes]) -> tuple[str, Headers]:
     texts = [line.decode("utf-8", "surrogateescape") for line in lines]
-    headers: list[tuple[str, str]] = []
+    headers: list[tuple[str, list[str]]] = []
     for line in texts[1:]:
         if line[0] in " \t" and headers:  # a folded line (WARC 1.1 §4, obsolete in HTTP)
-            name, value = headers[-1]
-            headers[-1] = (name, f"{value} {line.strip()}".strip(" "))
+            headers[-1][1].append(line.strip())
             continue
         name, _, value = line.partition(":")
-        headers.append((name.strip(), value.strip(" \t")))
-    return texts[0].strip().upper(), tuple(headers)
+        headers.append((name.strip(), [value.strip(" \t")]))
+    return texts[0].strip().upper(), tuple((name, " ".join(values).strip(" ")) for name, values in headers)
 
 
 def parse_arc(text: Buffer, at: int) -> Parsed | Damage:
