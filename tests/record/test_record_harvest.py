@@ -20,9 +20,19 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.misses import Missed, Sighting
 from stillweb.collections.warc.writer import CollectionWriter
-from stillweb.coverage import CoverageOptions, CoverageResult, UntilOptions, measure, record_until
+from stillweb.coverage import (
+    CoverageOptions,
+    CoverageResult,
+    StepRecord,
+    UntilOptions,
+    WalkRecord,
+    causes_of,
+    measure,
+    record_until,
+)
 from stillweb.coverage import fill as filling
 from stillweb.coverage.fill import FillOptions, fill
+from stillweb.coverage.report import take_pictures
 from stillweb.env import Env
 from stillweb.errors import AgentError, CollectionError, RecordError, UpstreamUnreachable
 from stillweb.matching.keys import MultipartBody, read_body
@@ -437,6 +447,8 @@ def test_the_other_entries_of_a_list_are_requested_as_some_of_them_were():
     two = asked("api/studies/1?limit=9"), asked("api/studies/4?limit=9")
     assert entries({"api/studies": studies}, *two) == [f"api/studies/{n}?limit=9" for n in (2, 3, 5)]
     assert entries({"api/studies": studies}, two[0]) == []  # 1 may be any number
+    trials = [{"number": number} for number in range(30)]
+    assert len(entries({"api/trials": trials, "api/studies": studies}, *two)) == 3
     assert entries({"api/other": {"id": 1, "is_on": True}}, *two) == []  # no list
 
 
@@ -757,6 +769,22 @@ class TestASite:
         assert not result.complete
         assert len(result.walks) == 1
         assert len(result.walks[0].steps) < 30
+
+    async def test_pictures_of_a_report_end_with_their_time(self, tmp_path: Path, ca, site) -> None:
+        site.page("/", "<a href='/gone'>Gone</a>")
+        collection = await crawled(tmp_path, ca, site)
+        await asyncio.to_thread(ensure_sealed, collection)
+        missing = f"GET {HOME}gone"
+        action = {"action": "goto", "url": f"{HOME}gone"}
+        step = StepRecord(1, HOME, action, "", requested=True, left=False, dead=True, missed=(missing,))
+        result = CoverageResult("site", "e", (WalkRecord("uniform", 1, HOME, [step]),))
+        async with (
+            serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
+            ReplayClient(server.url) as client,
+        ):
+            causes = causes_of(result)
+            assert await take_pictures(client, result, causes, "clock", 0.0) == {}
+            assert set(await take_pictures(client, result, causes, "clock", 60.0)) == {0}
 
     async def test_a_model_at_an_endpoint_measures_too_and_its_failure_is_no_rate(
         self, tmp_path: Path, ca, site

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,11 +46,16 @@ class CausePicture:
 
 
 async def take_pictures(
-    client: ReplayClient, result: CoverageResult, causes: Sequence[MissCause], level: str
+    client: ReplayClient,
+    result: CoverageResult,
+    causes: Sequence[MissCause],
+    level: str,
+    seconds: float | None = None,
 ) -> dict[int, CausePicture]:
     """Repeat walks up to the steps that missed; return pictures by the number of their cause.
 
-    Walks are deterministic, so the measurement itself takes no screenshots.
+    Walks are deterministic, so the measurement itself takes no screenshots. After `seconds` the other causes
+    get none.
     """
     walks = {(walk.agent, walk.seed): walk for walk in result.walks}
     shown = list(enumerate(causes[:PICTURES]))
@@ -63,19 +69,21 @@ async def take_pictures(
         options=walk_options(max(len(walk.steps) for walk in result.walks), derived=result.derived),
     )
     waiting = iter(shown)
-    async with vector, asyncio.TaskGroup() as group:
 
-        async def work(session: int) -> None:
-            for number, cause in waiting:
-                agent, seed, step = cause.example
-                try:
-                    taken = await _picture(vector, session, walks[agent, seed], step)
-                except (InfraError, TaskError):
-                    continue  # the report names the cause without its picture
-                pictures[number] = taken
+    async def work(session: int) -> None:
+        for number, cause in waiting:
+            agent, seed, step = cause.example
+            try:
+                taken = await _picture(vector, session, walks[agent, seed], step)
+            except (InfraError, TaskError):
+                continue  # the report names the cause without its picture
+            pictures[number] = taken
 
-        for session in range(len(vector)):
-            group.create_task(work(session))
+    async with vector:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+                for session in range(len(vector)):
+                    group.create_task(work(session))
     return pictures
 
 

@@ -23,6 +23,7 @@ from stillweb.record.options import CrawlOptions
 from stillweb.replay import ReplayClient
 from stillweb.replay.pywb.backend import serve_by
 
+_PICTURES, _PICTURES_LEAST = 0.05, 20.0  # share of the time limit for the report's pictures, and seconds
 _MEASURED = ("agents", "agent_option", "seeds", "first_seed", "steps")
 _SET_BY_THE_LOOP = ("pages", "requests", "size", "forms", "words", "jobs", "explore", "amend")
 
@@ -96,7 +97,8 @@ async def _write_report(addition: Addition, options: UntilOptions, report: Until
         serve_by(options.backend, addition.collection, addition.ca) as url,
         ReplayClient(url) as client,
     ):
-        pictures = await take_pictures(client, result, report.causes, options.measure.level)
+        seconds = max(_PICTURES_LEAST, _PICTURES * options.seconds)
+        pictures = await take_pictures(client, result, report.causes, options.measure.level, seconds)
     page = write_report(result, report.causes, pictures, folder, report)
     echo(f"report: {page}", err=True)
 

@@ -244,16 +244,17 @@ class _Kind:
     values: dict[str, PlainRequest] = field(default_factory=dict)
 
     def entries(self, listed: ListedValues) -> Iterator[PlainRequest]:
-        """Yield the requests for the other entries of the lists that all values come from."""
+        """Yield the requests for the other entries of the shortest list that the values come from."""
         counts = Counter(source for value in self.values for source in listed.sources[value])
         most = max(counts.values())
         if most < _PROOFS and not _UNIQUE.fullmatch(next(iter(self.values))):
             return
         example = next(reversed(self.values.values()))
-        for source in sorted(source for source, count in counts.items() if count == most):
-            for value in listed.lists[source]:
-                if value not in self.values:
-                    yield _with_value(example, self.at, value)
+        sources = (source for source, count in counts.items() if count == most)
+        shortest = min(sources, key=lambda source: (len(listed.lists[source]), source))  # many hold 1, 2, 3
+        for value in listed.lists[shortest]:
+            if value not in self.values:
+                yield _with_value(example, self.at, value)
 
 
 def requests_for_entries(requests: Iterable[PlainRequest], listed: ListedValues) -> list[PlainRequest]:
