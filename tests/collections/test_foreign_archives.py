@@ -375,6 +375,25 @@ def test_sizes_that_other_programs_state(tmp_path: Path, content: dict[str, obje
     assert _import(tmp_path / "a.har", tmp_path)[1].captures == 1 + whole
 
 
+def test_an_entry_with_a_url_that_no_record_can_name(tmp_path: Path) -> None:
+    given = tmp_path / "long.har"
+    given.write_bytes(_har(_entry(), _entry(URL + "x" * 2_000_000)))
+    collection, report = _import(given, tmp_path)
+    [defect] = report.defects
+    assert defect.what.endswith("x: its URL has 2000018 characters, of at most 65536")
+    assert seal(collection).entries == 1
+
+
+@pytest.mark.parametrize("status", ["1e400", "-1e400"])
+def test_a_status_beyond_every_number(tmp_path: Path, status: str) -> None:
+    given = tmp_path / "infinite.har"
+    given.write_bytes(
+        _har(_entry(), _entry(URL + "b", status=0)).replace(b'"status": 0', f'"status": {status}'.encode())
+    )
+    _, report = _import(given, tmp_path)
+    assert [defect.code for defect in report.defects] == ["bad-entry"]
+
+
 def test_an_entry_without_a_time_has_that_of_the_one_before(tmp_path: Path) -> None:
     late = _entry(URL + "b")
     del late["startedDateTime"]

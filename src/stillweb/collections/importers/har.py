@@ -41,6 +41,7 @@ _BODILESS = frozenset({101, 204, 205, 304})
 # Valid only for the message on the wire: HTTP/2 pseudo-fields, framing, encoding.
 _DROPPED = frozenset({"content-encoding", "transfer-encoding", "content-length"})
 _CONTAINERS = 1 << 20
+_LONGEST_URL = 1 << 16  # a WARC record names it in its header; servers accept 8 kB
 _NO_TIME = "19700101000000"  # of entries before the first one with a time
 _FIELD_END = re.compile(r"\n(?![ \t])")  # a line that begins with a space continues the field (RFC 9112 §5.2)
 _ATTACHED = re.compile(r"[\w@+-][\w.@+-]*")
@@ -79,7 +80,7 @@ class HarFile:
         for number, entry in enumerate(self.log["entries"]):
             try:
                 found = self._exchange(entry, before)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
                 why = f"no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
                 what = f"entry {number} lacks what HAR 1.2 demands ({why})"
                 report(Defect(Severity.ERROR, "bad-entry", str(self.path), -1, what))
@@ -116,10 +117,8 @@ class HarFile:
         """Return an entry's exchange, or why it has none; `before` is the time of one without a time."""
         request, response = entry["request"], entry["response"]
         url, status = str(request["url"]).partition("#")[0], int(response["status"])
-        if not is_socket_url(url) and not url.startswith(("http://", "https://")):
-            return "not an HTTP exchange"
-        if status < 100:
-            return "it was not answered"
+        if why := _no_exchange(url, status):
+            return why
         if status == 101:  # mitmproxy gives WebSockets https: URLs
             url = re.sub(r"^http", "ws", url)
         if error := response.get("_error"):  # Chromium received the head, but not the complete body
@@ -174,6 +173,14 @@ class HarFile:
             return None
         path = self.path.parent / name
         return path.read_bytes() if path.is_file() and not path.is_symlink() else None
+
+
+def _no_exchange(url: str, status: int) -> str:
+    if not is_socket_url(url) and not url.startswith(("http://", "https://")):
+        return "not an HTTP exchange"
+    if len(url) > _LONGEST_URL:
+        return f"its URL has {len(url)} characters, of at most {_LONGEST_URL}"
+    return "" if status >= 100 else "it was not answered"
 
 
 def _incomplete(response: dict[str, Any], body: bytes | None) -> str:
