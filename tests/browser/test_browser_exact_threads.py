@@ -477,3 +477,15 @@ async def test_steps_of_the_navigation_api_are_taken_at_rests(rig):
     assert others == [
         *("back", "forward", "asked", "first", "InvalidStateError", "InvalidStateError", "TypeError")
     ]
+
+
+_BESIDE_DOCUMENT = "import('data:text/javascript,L(1)');"
+_TWO_AT_ONE_TIME = """addEventListener('load', () => setTimeout(() => {
+  for (const n of [1, 2]) import(URL.createObjectURL(new Blob([`L(${n})`], { type: 'text/javascript' })));
+}));"""
+
+
+@pytest.mark.parametrize("script", [_BESIDE_DOCUMENT, _TWO_AT_ONE_TIME])
+async def test_scripts_of_blobs_are_flagged_where_they_race(rig, script):
+    _, flags = await come_to(rig, script, sessions=1)
+    assert flags == ("a script of a blob: or data: URL came beside a loading document or another one",)

@@ -58,6 +58,7 @@ _SYNCHRONOUS_KINDS = frozenset({"xhr", "script", "preflight"})
 # Scripts and styles after a picture are "Medium".
 _DELAYED = ("Medium", "Low", "VeryLow")
 _NO_DOCUMENT = (204, 205)  # RFC 9110 §15.3.5, §15.3.6; a navigation stays where it is
+_LOCAL = ("blob:", "data:")  # not paused; answered by another process or thread
 _NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:", "devtools:")
 
 
@@ -118,6 +119,7 @@ class ExactContext:
         self._pages: dict[str, CdpSession] = {}
         self._empty_popups: set[str] = set()
         self._documents: set[str] = set()  # pages that got one
+        self._loading_pages: set[str] = set()  # sessions of pages whose load event has not fired
         self._frame_times: dict[str, float] = {}
         self._elapsed = 0
         self._drawing: Counter[str] = Counter()  # frames under way, by page
@@ -171,6 +173,7 @@ class ExactContext:
             self._pin_page(session)
             session.on("Page.downloadWillBegin", self._on_download)
             session.on("Page.frameNavigated", partial(self._on_navigated, session))
+            session.on("Page.loadEventFired", lambda _: self._loading_pages.discard(session.id))
             session.on("Page.frameDetached", self._on_detached)
             session.on("Page.frameStartedLoading", partial(self._on_loading, session))
             session.on("Page.frameStoppedLoading", self._on_stopped)
@@ -197,6 +200,7 @@ class ExactContext:
         await session.gone.wait()
         target = session.target["targetId"]
         self._pages.pop(target, None)
+        self._loading_pages.discard(session.id)
         self.workers.forget(target)
         self.connections.left(session.id)
         for frame in [frame for frame, owner in self._loading_frames.items() if owner is session]:
@@ -251,6 +255,8 @@ class ExactContext:
             self._loading_frames.pop(event.get("frameId", ""), None)
         if request["url"].startswith("data:") and kind == "document":
             self.flag("a frame's document is a data: URL, which is not held")
+        if kind == "script" and _is_local(event) and session.target["type"] == "page":
+            self._on_local(session, event)
         if request["url"].startswith(_NO_TRAFFIC) or self._is_dropped(event, kind):
             return
         pending = self._sent(event["requestId"], request, kind)
@@ -262,6 +268,15 @@ class ExactContext:
             self.connections.stream_began(session.id, event["requestId"])
         pending.requester = self.workers.name(session.target["targetId"])
         pending.requester_known = True
+
+    def _on_local(self, session: CdpSession, event: dict[str, Any]) -> None:
+        """Await a script that cannot be paused; flag it if it races with another one or the document."""
+        scripts = (each for each in self.requests.released() if each.url.startswith(_LOCAL))
+        if session.id in self._loading_pages or any(scripts):
+            self.flag("a script of a blob: or data: URL came beside a loading document or another one")
+        pending = self.requests.sent(event["requestId"], event["request"]["url"], "GET", "script")
+        pending.owner, pending.reported, pending.responded = session, True, True
+        self.requests.release(pending, counts=False)
 
     def _sent(self, key: str, request: dict[str, Any], kind: str) -> PendingRequest:
         body = request.get("postData", "")
@@ -369,6 +384,7 @@ class ExactContext:
         target = session.target["targetId"]
         if event["frame"]["id"] == target:
             self._documents.add(target)
+            self._loading_pages.add(session.id)
             self.connections.left(session.id)
             self._empty_popups.discard(target)
 
@@ -670,6 +686,14 @@ def _precedence(event: dict[str, Any]) -> int:
     if initiator.get("type") == "script" and "url" in initiator and "stack" not in initiator:
         return 0  # a static import names the importing module
     return 1 if event["request"].get("isLinkPreload") else 2
+
+
+def _is_local(event: dict[str, Any]) -> bool:
+    """Return True if a page's script requests a blob: or data: URL, from its report."""
+    if is_worker_script(event["requestId"]):
+        return False
+    url: str = event["request"]["url"]
+    return event["initiator"]["type"] == "script" and url.startswith(_LOCAL)
 
 
 def _source(session: CdpSession, event: dict[str, Any]) -> str:
