@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,8 +12,16 @@ import shop_site
 import yaml
 from click.testing import CliRunner
 
-from stillweb.benchmarks import AuditOptions, MakeOptions, audit_tasks, make_tasks
-from stillweb.benchmarks.audit import script_findings, selected_names, static_findings
+from stillweb.benchmarks import AuditOptions, MakeOptions, audit, audit_tasks, make_tasks
+from stillweb.benchmarks.audit import (
+    MEANINGS,
+    AuditFinding,
+    AuditReport,
+    script_findings,
+    selected_names,
+    static_findings,
+)
+from stillweb.benchmarks.make import write_audit_report
 from stillweb.cli.tasks import tasks as command
 from stillweb.env import Task, load_tasks, native_tasks
 from stillweb.env.tasks.evaluators import AnswerEvaluator, ScriptEvaluator, UrlEvaluator
@@ -42,6 +52,21 @@ def test_static_findings():
         ]
     )
     assert kinds(found) == {("other", "contradicts"), ("again", "duplicate"), ("self", "rejects reference")}
+
+
+def test_the_report_of_an_audit_shows_goals_and_meanings(tmp_path):
+    findings = [AuditFinding("t1", "error", "untouched", "reward 1"), AuditFinding("t2", "note", "no oracle")]
+    report = AuditReport("tasks.yaml", 2, goals={"t1": "Open <b> the menu.", "t2": ""}, findings=findings)
+    write_audit_report(report.to_dict(), tmp_path / "audit.html")
+    html = (tmp_path / "audit.html").read_text()
+    assert "Open &lt;b&gt; the menu." in html
+    assert all(MEANINGS[kind] in html for kind in ("untouched", "no oracle"))
+
+
+def test_every_finding_of_an_audit_has_a_meaning():
+    source = inspect.getsource(audit)
+    kinds = re.findall(r'(?:task\.id, |_add\()"(?:error|warning|note)", "([a-z ]+)"', source)
+    assert set(kinds) | {"start"} == set(MEANINGS)
 
 
 def test_selected_names():

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from stillweb.benchmarks.candidates import TaskCandidate
+from stillweb.benchmarks.oracle import action_of
 from stillweb.benchmarks.plan import TaskPlan
 from stillweb.benchmarks.proof import ProofOptions, TaskProver
 from stillweb.browser.observe.axtree import AxNode
@@ -138,6 +139,15 @@ async def test_a_walk_in_a_task_is_repeated_when_the_browser_fails():
     assert len(env.episodes) == 4 + 2 + 2
     with pytest.raises(InfraError, match="gone"):
         await prover(FakeEnv(broken=frozenset((4, 5, 6))), walks=2).prove(task)
+
+
+def test_a_mark_of_required_fields_is_no_part_of_a_name():
+    node = AxNode("b7", "textbox", "Title *", "", (), 0, 1, "")
+    seen = SimpleNamespace(url=HOME, nodes=(node,))
+    step = {"action": "fill", "role": "textbox", "name": "Title", "value": "Good"}
+    assert action_of(step, seen) == {"action": "fill", "bid": "b7", "value": "Good"}
+    with pytest.raises(LookupError, match="shows no textbox 'Titles'"):
+        action_of({**step, "name": "Titles"}, seen)
 
 
 class CollapsedEnv(FakeEnv):

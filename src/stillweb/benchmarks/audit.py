@@ -1,22 +1,6 @@
 """Audit of task files: what a task scores untouched, and what its grader accepts.
 
-Findings of one task, most of them by playing it from its start page:
-
-- error `untouched`: doing nothing scores more than 0;
-- error `accepts anything`: an answer without any relation to the task scores more than 0;
-- error `start`: the collection does not hold the start page, or the setup of the task fails;
-- error `ended`: the page ends the episode before the first action;
-- error `grader`: the evaluator raises, or cannot be run on any recording;
-- error `rejects reference`: the evaluator rejects the answer that it expects;
-- error `oracle`: the task has an oracle, and a proof of it fails (`benchmarks/proof`);
-- error `contradicts`: another task has the same goal and start page, but expects something else;
-- warning `accepts whole page`: all texts of the start page together are accepted as the answer;
-- warning `unknown selector`: the evaluator's script looks for an id or class that its pages do not mention;
-- warning `unknown text`: the script compares with a text that neither the goal nor its pages mention;
-- warning `script throws`: the script calls what is no function;
-- warning `misses`: the start page requests what the collection does not hold;
-- warning `duplicate`: another task has the same goal, start page and evaluator;
-- note `no oracle`, `needs judge`, `not played`: what the audit cannot decide.
+Most findings about a task come from playing it from its start page; `MEANINGS` lists them.
 """
 
 from __future__ import annotations
@@ -49,6 +33,28 @@ Severity = Literal["error", "warning", "note"]
 
 ABSURD = ("stillweb audit: no such answer", "N/A", "0", "yes", "true", "[]", "{}")
 """Answers without any relation to a task."""
+
+MEANINGS: Mapping[str, str] = {
+    "untouched": "doing nothing scores more than 0",
+    "accepts anything": "an answer without any relation to the task scores more than 0",
+    "start": "the collection does not hold the start page, or the setup fails",
+    "grader": "the evaluator raises, or cannot be run on any recording",
+    "rejects reference": "the evaluator rejects the answer that it expects",
+    "oracle": "a proof of the task's oracle fails",
+    "infrastructure": "browser or proxy failed in every attempt",
+    "contradicts": "a task with the same goal and start page expects something else",
+    "accepts whole page": "all texts of the start page together are accepted as the answer",
+    "unknown selector": "a script looks for an id or class that its pages do not mention",
+    "unknown text": "a script compares with a text that neither the goal nor its pages mention",
+    "script throws": "a script calls what is no function",
+    "misses": "the start page requests what the collection does not hold",
+    "duplicate": "another task has the same goal, start page and evaluator",
+    "no oracle": "no known solution, so solvability is not checked",
+    "needs judge": "a model judges the answer",
+    "not scored": "the task has no evaluator",
+    "not played": "the collection is missing, so only the text of the task was checked",
+}
+"""Meaning of each kind of finding."""
 
 _NEVER = ("site_api", "site_url")  # prerequisites that no recording has
 _EXAMPLES = 5
@@ -86,11 +92,13 @@ class AuditReport:
 
     Attributes:
         tasks, played: number of tasks, and of those that were played in the browser.
+        goals: goal of each task.
     """
 
     source: str
     tasks: int
     played: int = 0
+    goals: Mapping[str, str] = field(default_factory=dict)
     findings: list[AuditFinding] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -122,6 +130,7 @@ class AuditReport:
             "seconds": round(self.seconds, 1),
             "kinds": self.kinds(),
             "findings": [asdict(each) for each in self.findings],
+            "goals": {e.task: self.goals[e.task] for e in self.findings if e.severity != "note"},
         }
 
 
@@ -148,7 +157,7 @@ async def audit_tasks(
     """
     began = clock.perf()
     tasks = tasks[: options.limit]
-    report = AuditReport(source, len(tasks))
+    report = AuditReport(source, len(tasks), goals={task.id: task.goal for task in tasks})
     report.findings += static_findings(tasks)
     report.findings += await asyncio.to_thread(script_findings, tasks, collections)
     async with AsyncExitStack() as stack:

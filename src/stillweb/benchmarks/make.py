@@ -21,6 +21,7 @@ from typing import Annotated, Any
 from PIL import Image
 
 from stillweb import clock
+from stillweb.benchmarks.audit import MEANINGS
 from stillweb.benchmarks.candidates import FAMILIES, SiteFacts, TaskCandidate
 from stillweb.benchmarks.forms import (
     change_and_verify,
@@ -134,7 +135,7 @@ class MadeTasks:
         return [each.task for each in self.made]
 
     def families(self) -> list[dict[str, Any]]:
-        """Return a row for each family: made, tried, dropped, splits, seconds of proof for each made task."""
+        """Return a row for each family: made, tried, dropped, splits, lengths."""
         rows = []
         for family in self.options.families:
             made = [each for each in self.made if each.task.origin and each.task.origin.family == family]
@@ -148,7 +149,6 @@ class MadeTasks:
                     "train": splits["train"],
                     "test": splits["test"],
                     "lengths": [min(lengths), max(lengths)] if lengths else [],
-                    "seconds": round(sum(e.proof.seconds for e in made) / len(made), 2) if made else None,
                     "dropped": {p: n for (f, p), n in sorted(self.dropped.items()) if f == family},
                 }
             )
@@ -348,7 +348,7 @@ def write_made_report(made: MadeTasks, path: Path) -> None:
 
 def write_audit_report(audit: Mapping[str, Any], path: Path) -> None:
     """Write the findings of an audit, as `AuditReport.to_dict` returns it."""
-    _write(path, "audit.html.j2", {"audit": audit})
+    _write(path, "audit.html.j2", {"audit": audit, "meanings": MEANINGS})
 
 
 def _write(path: Path, template: str, values: Mapping[str, Any]) -> None:

@@ -87,12 +87,17 @@ def action_of(step: Step, observation: Observation) -> dict[str, Any]:
     found = [
         node.bid
         for node in observation.nodes
-        if node.bid and node.role in roles and fold(node.name) == fold(str(step["name"]))
+        if node.bid and node.role in roles and _label(node.name) == _label(str(step["name"]))
     ]
     number = int(step.get("nth", 0))
     if len(found) <= number:
         raise LookupError(f"{observation.url} shows no {step['role']} {step['name']!r}")
     return {**action, "bid": found[number]}
+
+
+def _label(name: str) -> str:
+    """Return a name as it is compared: without the mark of required fields, which styles may add."""
+    return fold(name).rstrip("*")
 
 
 def _shows(step: Step, observation: Observation) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +127,10 @@ async def _make(
 
 def _print_made(made: MadeTasks) -> None:
     rows = []
-    for row in made.families():
+    for row in filter(itemgetter("tried"), made.families()):
         dropped = ", ".join(f"{count} {proof}" for proof, count in row["dropped"].items())
-        seconds = "" if row["seconds"] is None else row["seconds"]
-        rows.append((row["family"], row["tried"], row["made"], row["train"], row["test"], seconds, dropped))
-    columns = ("family", "#candidates", "#made", "#train", "#test", "#seconds a task", "dropped by")
+        rows.append((row["family"], row["tried"], row["made"], row["train"], row["test"], dropped))
+    columns = ("family", "#candidates", "#made", "#train", "#test", "dropped by")
     print_table(columns, rows, title=made.collection)
     echo(
         f"{len(made.made)} tasks from {made.pages} pages in {made.seconds:.0f} s, "
