@@ -108,13 +108,19 @@ class AuditReport:
         return list(dict.fromkeys(each.task for each in self.findings if each.severity == "error"))
 
     def kinds(self) -> list[dict[str, Any]]:
-        """Return a row for each kind of finding: its severity, number of tasks, and the first of them."""
+        """Return a row for each kind of finding: severity, meaning, number of tasks, the first of them."""
         found: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
         for each in self.findings:
             found[each.severity, each.kind][each.task] = None
         order = {"error": 0, "warning": 1, "note": 2}
         return [
-            {"severity": severity, "kind": kind, "tasks": len(tasks), "examples": list(tasks)[:_EXAMPLES]}
+            {
+                "severity": severity,
+                "kind": kind,
+                "meaning": MEANINGS[kind],
+                "tasks": len(tasks),
+                "examples": list(tasks)[:_EXAMPLES],
+            }
             for (severity, kind), tasks in sorted(
                 found.items(), key=lambda each: (order[each[0][0]], each[0])
             )

@@ -21,7 +21,6 @@ from typing import Annotated, Any
 from PIL import Image
 
 from stillweb import clock
-from stillweb.benchmarks.audit import MEANINGS
 from stillweb.benchmarks.candidates import FAMILIES, SiteFacts, TaskCandidate
 from stillweb.benchmarks.forms import (
     change_and_verify,
@@ -348,7 +347,7 @@ def write_made_report(made: MadeTasks, path: Path) -> None:
 
 def write_audit_report(audit: Mapping[str, Any], path: Path) -> None:
     """Write the findings of an audit, as `AuditReport.to_dict` returns it."""
-    _write(path, "audit.html.j2", {"audit": audit, "meanings": MEANINGS})
+    _write(path, "audit.html.j2", {"audit": audit})
 
 
 def _write(path: Path, template: str, values: Mapping[str, Any]) -> None:
