@@ -1,9 +1,10 @@
 """Check the prose of the source code against the project's writing rules.
 
 The check reads docstrings, comments, string literals (messages and CLI help) and identifiers below
-`src/stillweb`, and the words of the documents. It counts two kinds of faults per package: words that plain
-technical English avoids, and sentences of docstrings with more than 25 words. `tools/prose.json` has the
-permitted number of faults per package. The numbers may only fall: `--lower` writes the current counts where
+`src/stillweb`, and the words of the documents. It counts three kinds of faults per package: words that plain
+technical English avoids, sentences of docstrings and comments that open without their subject ("What ...",
+"That ..."), and sentences of docstrings with more than 25 words. `tools/prose.json` has the permitted number
+of faults per package. The numbers may only fall: `--lower` writes the current counts where
 they are smaller.
 
     python tools/prose.py                 # compare with the permitted numbers
@@ -94,7 +95,8 @@ _IDENTIFIER_WORDS = frozenset(
         *("shelves", "sieve", "portrait", "keepsake", "keepsakes", "patience", "witness"),
     }
 )
-_OPENING = re.compile(r"(?:What|Whose|Who|Whoever|Of|That|Be it|Whether it is|As it)\b")
+_OPENING = re.compile(r"(?:What|Whose|Who|Whoever|Which|Of|That|Be it|Whether it is|As it)\b")
+_SENTENCES = re.compile(r"(?<=[.:;!?])\s+")
 _CODE = re.compile(r"=>|\bconst \b|\bfunction ?\(|;\n|</|\bSELECT\b")
 _SECTION = re.compile(r"(?m)^\s*(?:Args|Attributes|Returns|Raises|Yields|Example|Examples):\s*$")
 
@@ -126,7 +128,7 @@ def faults(path: Path) -> Iterator[Fault]:
     docstrings = dict(_docstrings(nodes))
     for line, docstring in docstrings.values():
         yield from _in_text(path, line, docstring)
-        yield from _opening(path, line, docstring)
+        yield from _openings(path, line, docstring)
         yield from _long_sentences(path, line, docstring)
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
@@ -137,6 +139,7 @@ def faults(path: Path) -> Iterator[Fault]:
         if token.type == tokenize.COMMENT:
             comment = token.string.lstrip("#! ")
             yield from _in_text(path, token.start[0], comment)
+            yield from _openings(path, token.start[0], comment)
 
 
 def _docstrings(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, tuple[int, str]]]:
@@ -155,9 +158,11 @@ def _in_text(path: Path, line: int, text: str) -> Iterator[Fault]:
         yield Fault(path, at, "word", found[0])
 
 
-def _opening(path: Path, line: int, docstring: str) -> Iterator[Fault]:
-    if found := _OPENING.match(docstring.lstrip()):
-        yield Fault(path, line, "opening", found[0])
+def _openings(path: Path, line: int, text: str) -> Iterator[Fault]:
+    for paragraph in re.split(r"\n\s*\n", text):
+        for sentence in _SENTENCES.split(" ".join(paragraph.split())):
+            if (found := _OPENING.match(sentence)) and not sentence.endswith("?"):
+                yield Fault(path, line, f"opening {found[0]!r}", sentence[:80])
 
 
 def _long_sentences(path: Path, line: int, docstring: str) -> Iterator[Fault]:
@@ -165,7 +170,7 @@ def _long_sentences(path: Path, line: int, docstring: str) -> Iterator[Fault]:
     for paragraph in re.split(r"\n\s*\n|\n\s*(?=[-*] |\d+\. )", prose):
         if "\n    " in paragraph.replace("\n" + " " * _indent(docstring), "\n") or "::" in paragraph:
             continue  # a table or an example
-        for sentence in re.split(r"(?<=[.:;!?])\s+", " ".join(paragraph.split())):
+        for sentence in _SENTENCES.split(" ".join(paragraph.split())):
             if len(words := sentence.split()) > MAX_WORDS:
                 yield Fault(path, line, f"sentence of {len(words)} words", sentence[:80])
 

@@ -37,8 +37,8 @@ An action that fails on a page and a request that the archive does not hold are 
 (`ActionResult`, `Match`). A message says what happened and to what (file:offset or URL); `hint` says what to
 do next, usually a command.
 
-If a script does not catch such an error, Python prints the script's line, the message and the hint instead of
-a traceback through asyncio and Playwright. STILLWEB_TRACEBACK=1 prints the whole traceback.
+If a script does not catch such an error, Python prints the script's line, the message and the hint. It prints
+no traceback through asyncio and Playwright. STILLWEB_TRACEBACK=1 prints the whole traceback.
 """
 
 from __future__ import annotations

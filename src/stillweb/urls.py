@@ -32,7 +32,7 @@ def urlkey(url: str) -> str:
 def wire_url(url: str) -> str:
     """Return the absolute URL as a browser would send it, without fragment.
 
-    Scheme and host are in lower case, the default port is dropped, an empty path becomes `/`, and characters
+    Scheme and host are in lower case, the default port is dropped, and an empty path becomes `/`. Characters
     that a request line cannot contain are percent-encoded. Path, query order and existing escapes stay
     unchanged, since a server may distinguish them.
     """

@@ -25,7 +25,7 @@ from stillweb.replay import ReplayClient
 
 @dataclass(frozen=True, slots=True)
 class PerturbedOptions:
-    """Which variants are proved."""
+    """Selection of the variants to prove."""
 
     perturb: Annotated[Perturbation | None, PERTURB] = None
     perturb_seed: Annotated[int, Option("Seed of the perturbation.")] = 0

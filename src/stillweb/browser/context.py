@@ -5,8 +5,7 @@ that bodies stay as recorded and content security policies stay intact. Below EX
 since Playwright's `route` disables the HTTP cache.
 
 Not pinned below EXACT: time and randomness of workers, `crypto.subtle` key generation, video, and the order
-of
-concurrent responses.
+of concurrent responses.
 """
 
 from __future__ import annotations

@@ -155,8 +155,8 @@ def find_browser(explicit: Path | None = None) -> Path:
     """Return the path of the browser to use.
 
     The first of: the given path, the environment variable STILLWEB_BROWSER, Playwright's own download (its
-    headless
-    shell before its full Chromium), and `chromium-headless-shell`, `chromium` or `google-chrome` on PATH.
+    headless shell before its full Chromium), and `chromium-headless-shell`, `chromium` or `google-chrome` on
+    PATH.
 
     Raises:
         ProgramNotFound: if no browser exists, or the named one is missing.

@@ -1,7 +1,7 @@
 """Waiting until a page has settled, as one named and tested condition.
 
-A page has settled when no request is in flight, no frame is navigating, and the DOM of no frame has changed
-for a quiet period. From level CLOCK on that period is virtual: `settle` moves the page's clock from one due
+A page has settled when no request is in flight, no frame navigates, and the DOM of no frame has changed for a
+quiet period. From level CLOCK on that period is virtual: `settle` moves the page's clock from one due
 timer to the next. After each step the browser draws a frame and the network comes to rest. The real clock is
 never read, so the virtual time granted depends on the page alone, not on the machine's load. Below CLOCK the
 quiet period is real and measured inside the page. A limit on real time ends it in any case: `settled=False`

@@ -2,8 +2,8 @@
 
 Many archived messages never were on a wire: recorders in browsers keep `Transfer-Encoding: chunked` and
 `Content-Encoding: gzip` with a body that is neither, reason phrases are missing, lines end in LF or CR CR LF.
-The body therefore decides: a body without chunks is not dechunked, and a Content-Encoding that the body
-does not have is dropped from the headers, because a browser would reject the response.
+The body therefore decides. A body without chunks is not dechunked. A Content-Encoding that the body does not
+have is dropped from the headers, because a browser would reject the response.
 """
 
 from __future__ import annotations

@@ -299,7 +299,7 @@ class ProxyConnection:
         return farewell
 
 
-# What a request is for.
+# Purpose of a request.
 
 
 def _host(authority: str) -> str:

@@ -1,4 +1,4 @@
-"""Which captures of a request key may answer a request, and which of them it prefers.
+"""Choice of the captures of a request key that may answer a request, in the order of preference.
 
 A key is method, URL and body; a server may look at more. The response's `Vary` names what it looked at, and
 the pack keeps a digest of the recorded values (docs/decisions/0017-vary-and-authorization.md):
@@ -140,15 +140,15 @@ def _weight(parameters: list[str]) -> float:
 
 MEANT = frozenset(
     (
-        # Who sends the request. Cookies identify the client too, but each browser has its own, and replay
+        # The sender of the request. Cookies identify the client too, but each browser has its own, and replay
         # repeats the responses that set them.
         *("authorization", "x-api-key", "x-auth-token", "x-access-token"),
-        # Which procedure is called, or which method is meant, if the URL does not say.
+        # The procedure that is called, or the method that is meant, if the URL does not say.
         *("soapaction", "x-amz-target", "next-action"),
         *("x-http-method-override", "x-http-method", "x-method-override"),
-        # What a method does: where to (RFC 4918 §10), and what it returns (RFC 7240, PostgREST).
+        # The effect of a method: where to (RFC 4918 §10), and what it returns (RFC 7240, PostgREST).
         *("destination", "depth", "overwrite", "prefer", "accept-profile", "content-profile"),
-        # Which version of an API is requested.
+        # The version of an API.
         *("api-version", "x-api-version", "accept-version", "x-github-api-version"),
         # Frameworks request a part of a page under the page's own URL with these; servers forget to list them
         # in Vary.
@@ -182,12 +182,12 @@ _NOT_THE_PAGES = frozenset(
         # About the connection and the message; type and coding of a body are compared with the body.
         *("connection", "content-encoding", "content-length", "content-type", "expect", "host"),
         *("http2-settings", "keep-alive", "max-forwards", "te", "trailer", "transfer-encoding", "upgrade"),
-        # Of browsers, for caches and for themselves.
+        # Set by browsers, for caches and for themselves.
         *("alt-used", "cache-control", "if-match", "if-unmodified-since", "last-event-id"),
         *("ping-from", "ping-to", "pragma", "priority", "purpose", "service-worker"),
         *("service-worker-navigation-preload", "x-client-data"),
         *("x-devtools-emulate-network-conditions-client-id", "x-moz", "x-purpose"),
-        # Of proxies and crawlers.
+        # Set by proxies and crawlers.
         *("cdn-loop", "client-ip", "forwarded", "from", "true-client-ip", "via", "x-real-ip"),
         # Trace identifiers.
         *("b3", "baggage", "correlation-id", "elastic-apm-traceparent", "newrelic", "request-context"),
@@ -377,22 +377,24 @@ def usable(
     found = [Candidate(row, index.entry(row)) for row in rows]
     fields = RequestFields(request, counts)
     satisfied = any(candidate.entry.status in _SATISFIED for candidate in found)
-    kept = [
+    answering = [
         candidate
         for candidate in found
         if not _refuses(request, fields, candidate.entry)
         and not (satisfied and candidate.entry.status == _UNSATISFIED)
     ]
-    if len(kept) > 1:
-        kept = _without_loops(kept, request, index)
-        kept = _fewest(kept, fields.page_differences([candidate.entry for candidate in kept]))
-        kept = _as_accepted(kept, request)
-        kept = _fewest(kept, _differences(fields, kept))
-    kept = [c if fields.same_cookies(c.entry) else Candidate(c.row, c.entry, False) for c in kept]
-    kept.sort(key=lambda candidate: candidate.entry.order)
-    if kept:
-        return kept, ""
-    return kept, next(filter(None, (_refuses(request, fields, candidate.entry) for candidate in found)), "")
+    if len(answering) > 1:
+        answering = _without_loops(answering, request, index)
+        answering = _fewest(answering, fields.page_differences([candidate.entry for candidate in answering]))
+        answering = _as_accepted(answering, request)
+        answering = _fewest(answering, _differences(fields, answering))
+    answering = [c if fields.same_cookies(c.entry) else Candidate(c.row, c.entry, False) for c in answering]
+    answering.sort(key=lambda candidate: candidate.entry.order)
+    if answering:
+        return answering, ""
+    return answering, next(
+        filter(None, (_refuses(request, fields, candidate.entry) for candidate in found)), ""
+    )
 
 
 def same_answer(candidates: Iterable[Candidate]) -> bool:
@@ -423,7 +425,8 @@ def of_visit(
 ) -> list[Candidate]:
     """Return the captures that were recorded for the page that sends a request; none if it is unknown.
 
-    The Referer names the page. Of several visits to it, the one counts whose document the session received.
+    The Referer names the page. If it was visited several times, the visit counts whose document the session
+    received.
 
     Args:
         request: from the client.

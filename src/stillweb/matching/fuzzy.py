@@ -1,6 +1,6 @@
 """Similarity of recorded requests: the score of the fuzzy tier, which is off unless a minimum is set.
 
-Only queries are compared. Site, path and method must be equal, and a body must have the same structural key,
+Only queries are compared. Site, path and method must be equal. A body must have the same structural key,
 since a pack keeps no request bodies to compare leaf by leaf. A mutation without a body has no similar
 request. The score is (1 + the sum of the similarities of all parameters) / (1 + their number). A parameter
 that only one URL has counts as 0; otherwise the edit distance of the values counts. Another cursor or page

@@ -210,7 +210,7 @@ def spellings(secret: str, placeholder: str) -> dict[bytes, bytes]:
 def _coded(secret: bytes, placeholder: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield a secret of at least eight bytes in hex, and in base64 after 0, 1 and 2 bytes of other content.
 
-    Of base64 only the characters that depend on no other byte are replaced: the first and last may stay.
+    Only the characters of base64 that depend on no other byte are replaced: the first and last may stay.
     """
     if len(secret) != len(placeholder) or len(secret) < _MIN_CODED:
         return

@@ -10,8 +10,8 @@ enabled, a write of the same fields (`on_write`) and the most similar request (`
 `captures` decides which captures of a key may answer.
 
 Among several captures the session's history decides (docs/decisions/0006-epochs-not-counters.md). A read
-takes the latest capture in step with the mutations that this session repeated (its *epoch*), so that a reload
-without a POST shows the same page. Versions of a resource follow the visit that recorded the session's page
+takes the latest capture in step with the mutations that this session repeated (its *epoch*). A reload without
+a POST therefore shows the same page. Versions of a resource follow the visit that recorded the session's page
 (docs/decisions/0028-versions-follow-their-visit.md). Counters apply only to requests that repeat by nature:
 mutations, declared polls, and captures of one request that differ only in volatile parts.
 """
@@ -110,7 +110,7 @@ class UnrecordedAnswers:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What may be served besides exact matches.
+    """Tiers that may serve besides exact matches.
 
     Attributes:
         noise: requests answered without a recording.

@@ -6,7 +6,7 @@ when recorded and when requested. `Rules.aliases` returns the keys of a request 
 pack finds an entry under them too, and replay looks them up after the exact key.
 
 An alias loses the values and nothing else: location, shape and every other byte stay in the key, in a key
-space separate from exact keys. Of a value with shape `set` it loses the order of the elements only. Rules of
+space separate from exact keys. A value with shape `set` loses the order of its elements only. Rules of
 origin *guessed* make a second alias in a third key space, which strict replay never uses. A value without the
 rule's shape is not volatile.
 
@@ -143,7 +143,7 @@ def _mapping(node: yaml.Node, file: str | os.PathLike[str], known: frozenset[str
     for key, value in node.value:
         name = _scalar(key, file)
         if name not in known or name in members:
-            what = "is there twice" if name in members else f"is not one of {', '.join(sorted(known))}"
+            what = "occurs twice" if name in members else f"is not one of {', '.join(sorted(known))}"
             raise _at(key, file).error(f"{name!r} {what}")
         members[name] = value
     return members

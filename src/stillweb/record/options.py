@@ -115,7 +115,7 @@ def _format_behaviors(chosen: frozenset[Behavior]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CrawlOptions:
-    """Which pages a crawl visits, and how.
+    """Pages that a crawl visits, and options of the visits.
 
     Attributes:
         depth, limit, time_limit, size_limit, rate: None for no limit.

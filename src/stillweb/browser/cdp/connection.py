@@ -1,9 +1,10 @@
 """CDP connection to a browser, beside Playwright's on the same pipe.
 
-Level EXACT needs what Playwright's CDP sessions do not offer: targets reported at their creation, before
-their first instruction (pages, popups, workers), and thousands of small commands a second, which cost several
-times as much through Playwright's driver. One `CdpConnection` serves all contexts of a browser. Each target
-goes to the owner of its context, and is detached immediately if the context has none.
+Level EXACT needs two things that Playwright's CDP sessions do not offer. Targets (pages, popups, workers)
+must be reported at their creation, before their first instruction. And it sends thousands of small commands a
+second, which cost several times as much through Playwright's driver. One `CdpConnection` serves all contexts
+of a browser. Each target goes to the owner of its context, and is detached immediately if the context has
+none.
 
 A browser has such a connection only if `launch` requested level EXACT.
 """
@@ -68,7 +69,7 @@ def _succeeded(result: PendingResult) -> bool:
 
 
 def _seconds_used(metrics: dict[str, Any]) -> float:
-    # Of the whole renderer, since workers have threads of their own.
+    # Time of the whole renderer, since workers have threads of their own.
     return next((float(each["value"]) for each in metrics["metrics"] if each["name"] == "ProcessTime"), 0.0)
 
 

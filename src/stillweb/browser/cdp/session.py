@@ -453,7 +453,7 @@ class PageProbe:
         return ""
 
     async def travel(self, entry: int, timeout: float) -> bool:
-        """Go to an entry of the history; return once a navigation has begun or its document is there.
+        """Go to an entry of the history; return once a navigation has begun or its document exists.
 
         The browser responds earlier, while the page still shows the old state, at rest.
 

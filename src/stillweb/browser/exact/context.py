@@ -304,7 +304,7 @@ class ExactContext:
     def _report(self, pending: PendingRequest) -> None:
         """List a request in `Activity`.
 
-        That happens at a rest, in the order of release, or as soon as the request proceeds: reports come from
+        The request is listed at a rest, in the order of release, or as soon as it proceeds: reports come from
         several processes, in any order.
         """
         if self.activity and not pending.reported:

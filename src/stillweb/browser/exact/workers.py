@@ -1,10 +1,10 @@
 """Workers of a context at level EXACT: pinned before their first instruction, with ordered messages.
 
 A worker's global object is complete only when its first script is about to run
-(docs/decisions/0018-exact.md), so clock and seeds are installed there, at an instrumentation breakpoint. A
-worker stays at the breakpoint until a rest, at which one after the other begins. At a rest each worker in
-turn also delivers its messages (`js/worker.js`, `js/hold.js`), so that no two of them race.
-The creator of a worker reports it until it has begun, and a message to another process until it has arrived
+(docs/decisions/0018-exact.md). Clock and seeds are therefore installed there, at an instrumentation
+breakpoint. A worker stays at the breakpoint until a rest, at which one after the other begins. At a rest each
+worker in turn also delivers its messages (`js/worker.js`, `js/hold.js`), so that no two of them race. The
+creator of a worker reports it until it has begun, and a message to another process until it has arrived
 (`WorkerWaits`); a rest includes both.
 """
 
@@ -99,7 +99,7 @@ class Workers:
     def requested(self, worker: str, url: str) -> int:
         """Name a worker by its number among those of its URL, in the order of the requests for their scripts.
 
-        That is the order of their creation. The browser reports workers in the order in which their scripts
+        This is the order of their creation. The browser reports workers in the order in which their scripts
         have arrived.
         """
         if worker not in self._names:

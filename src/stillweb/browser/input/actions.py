@@ -2,9 +2,8 @@
 
 A node is scrolled into view and located. The uppermost element at that point must be the node itself or a
 descendant; otherwise the action fails and names the obstacle. A point may be given in place of a bid.
-`ActionFailed` describes the page, not an error of stillweb, so it is not a `StillwebError`; episodes turn
-it into a value.
-No function waits for the page; call `settle` for that.
+`ActionFailed` describes the page, not an error of stillweb, so it is not a `StillwebError`; episodes turn it
+into a value. No function waits for the page; call `settle` for that.
 
 Apart from mouse moves and wheel (`pointer`), no function uses the page's timers or waits for frames, so a
 stopped clock blocks nothing.

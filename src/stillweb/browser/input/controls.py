@@ -5,8 +5,8 @@ again after its state was reached anew. Similar controls (rows of a table, pages
 The same control on different pages (the search field of a header) shares **same**.
 
 The **digest** distinguishes states as an agent would: by URL, available controls, headings and page
-structure. It ignores form values (a filled field is a new state only once it is sent), digits (clocks,
-counters), and elements that declare themselves as advertisements.
+structure. It ignores form values, since a filled field is a new state only once it is sent. It also ignores
+digits (clocks, counters) and elements that declare themselves as advertisements.
 """
 
 from __future__ import annotations

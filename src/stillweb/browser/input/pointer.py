@@ -1,20 +1,17 @@
 """The mouse, by CDP `Input` alone, without the page's timers.
 
-Playwright's mouse needs them: over a draggable element it queries the page with `setTimeout`, which never
-returns while
-the page's clock is stopped (level EXACT), and leaves the button pressed. Browser behaviour that this module
-handles:
+Playwright's mouse needs those timers. Over a draggable element it queries the page with `setTimeout`. Such a
+call never returns while the page's clock is stopped (level EXACT), and the button stays pressed. This module
+handles this behaviour of the browser:
 
-- A move is dispatched at the next frame, and earlier moves are merged into it; no frame may come while the
-page's clock is
-  stopped. An input that waits for no frame flushes them: a click's press does, and so does bringing the
-  front page
-  to the front, which the page does not notice.
-- HTML drag and drop begins in the renderer and ends in the window system, which a headless browser lacks.
-It is
-  intercepted and continued by `Input.dispatchDragEvent`. An unfinished drag swallows all later mouse events.
-- A wheel event needs frames, and is acknowledged before the page has scrolled; at level EXACT frames are
-drawn for it.
+- A move is dispatched at the next frame, and earlier moves are merged into it. No frame may come while the
+  page's clock is stopped. An input that waits for no frame flushes the moves: the press of a click does, and
+  so does bringing the front page to the front, which the page does not notice.
+- HTML drag and drop begins in the renderer and ends in the window system, which a headless browser lacks. It
+  is intercepted and continued by `Input.dispatchDragEvent`. An unfinished drag swallows all later mouse
+  events.
+- A wheel event needs frames, and is acknowledged before the page has scrolled. At level EXACT frames are
+  drawn for it.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     [cart > coupon_field] textbox "Coupon" = "SPRING", required
     [cart > apply_button] button "Apply"
 
-The format is the same for every site. A name is made from the element's context (landmarks, forms, dialogs,
-and the headings of list and table entries) and its own label and role, so that it does not depend on the rest
-of the page. Duplicates are numbered, and each keeps its number. Actions accept a name in place of a bid
+The format is the same for every site. A name consists of the element's context and its own label and role, so
+it does not depend on the rest of the page. The context is landmarks, forms, dialogs, and the headings of list
+and table entries. Duplicates are numbered, and each keeps its number. Actions accept a name in place of a bid
 (`Bids.find`).
 """
 

@@ -7,9 +7,8 @@
     </form>
 
 Like BrowserGym's `flatten_dom_to_str` with `prune_html`, but only of rendered elements, with the current
-state of
-fields, and in one canonical form: equal pages give equal bytes. Frames and shadow trees appear inside their
-elements.
+state of fields, and in one canonical form: equal pages give equal bytes. Frames and shadow trees appear
+inside their elements.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ _FIELDS = frozenset(("input", "select", "textarea", "progress", "meter"))
 
 
 def dom_text(survey: Survey) -> str:
-    kept = [_kept(item) for item in survey.items]
-    holds = _holding(survey, kept)
+    shown = [_is_shown(item) for item in survey.items]
+    holds = _holding(survey, shown)
     writer = _DomWriter()
     for index, entering in survey.walk():
         item = survey.items[index]
         if not item.tag:
             if entering:
                 writer.text.append(item.text)
-        elif kept[index] and holds[index] != "nothing":
+        elif shown[index] and holds[index] != "nothing":
             if entering:
                 writer.open(item, leaf=holds[index] == "text")
             else:
@@ -54,13 +53,13 @@ def dom_text(survey: Survey) -> str:
     return "\n".join(writer.lines)
 
 
-def _kept(item: Item) -> bool:
+def _is_shown(item: Item) -> bool:
     if not item.tag:
         return False
     return item.acts or item.tag not in _UNWRAPPED or bool(_NAMED & item.attributes.keys())
 
 
-def _holding(survey: Survey, kept: list[bool]) -> list[str]:
+def _holding(survey: Survey, shown: list[bool]) -> list[str]:
     holds = ["nothing"] * len(survey.items)
     for index in range(len(survey.items) - 1, -1, -1):
         item = survey.items[index]
@@ -70,7 +69,7 @@ def _holding(survey: Survey, kept: list[bool]) -> list[str]:
             holds[index] = "text"
         if item.parent < 0 or holds[index] == "nothing":
             continue
-        if kept[index] or holds[index] == "elements":
+        if shown[index] or holds[index] == "elements":
             holds[item.parent] = "elements"
         elif holds[item.parent] == "nothing":
             holds[item.parent] = "text"

@@ -1,8 +1,7 @@
 """A page as text, as HTML and as a screenshot.
 
 None of them changes the page: text and HTML are read in the isolated world. The style that hides the caret
-for a
-screenshot is a constructed sheet of that world, removed immediately afterwards.
+for a screenshot is a constructed sheet of that world, removed immediately afterwards.
 """
 
 from __future__ import annotations

@@ -39,11 +39,11 @@ _SET_BY_THE_LOOP = ("pages", "requests", "size", "forms", "words", "jobs", "expl
 def until(ctx: click.Context, /, name: str, options: UntilOptions, reach: CrawlOptions, **given: Any) -> None:
     """Record until agents miss at most a share of what they request.
 
-    Measures the miss rate with agents that share no code with the recorder, records what they missed and what
-    is likely to be missed, and measures again with fresh seeds. Ends when the rate is reached or the time is
-    over; then the causes that are left are listed. POST forms are sent unless --read-only is given. Forms
-    that agents sent with own text are sent with several texts (record forms); the report then has the rate of
-    a replay with --derived too. Exit status 1 if the rate is not reached.
+    Measures the miss rate with agents that share no code with the recorder. Then records the requests that
+    they missed or are likely to miss, and measures again with fresh seeds. Ends when the rate is reached or
+    the time is over; then the causes that are left are listed. POST forms are sent unless --read-only is
+    given. Forms that agents sent with own text are sent with several texts (record forms); the report then
+    has the rate of a replay with --derived too. Exit status 1 if the rate is not reached.
 
     \b
     Example:

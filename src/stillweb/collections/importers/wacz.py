@@ -35,9 +35,9 @@ _PAGE_LISTS = ("pages.jsonl", "extraPages.jsonl")
 _MAX_DEPTH = 4
 _MEMBER = 32 << 10  # bytes of disk and memory that a member takes, however small it is
 _PAGE = 1 << 10  # bytes of memory that a page takes
-# What zipfile lets through of a damaged file: EINVAL for a place before the first byte, RuntimeError for a
-# member that seems encrypted, and the errors of its decoders (bz2's is an OSError without a number).
-# UnicodeDecodeError: a member's name that is marked as UTF-8 and is not.
+# Errors of a damaged file that zipfile does not convert: EINVAL for a place before the first byte,
+# RuntimeError for a member that seems encrypted, and the errors of its decoders (bz2's is an OSError without
+# a number). UnicodeDecodeError: a member's name that is marked as UTF-8 and is not.
 _BROKEN = (
     zipfile.BadZipFile,
     EOFError,

@@ -1,8 +1,8 @@
-"""Proof of branches: which answers of a form are the recorded ones with other values.
+"""Proof of branches: the answers of a form that are the recorded ones with other values.
 
 A form is recorded several times with values that occur nowhere else, once of these again with the values of
-the first time. The first recording becomes a template. What differs between it and its repetition is
-volatile; what differs between it and a recording of other values must be the values in a known encoding. A
+the first time. The first recording becomes a template. Differences between it and its repetition are
+volatile. Differences between it and a recording of other values must be the values in a known encoding. A
 recording that does not fit takes its values out of the domain; if none of other values fits, the form is
 refused. Each accepted recording is then reproduced from the template. Pure.
 """
@@ -57,7 +57,7 @@ WRITE, SHOWN, AGAIN, REDIRECT, AFTER = "write", "shown", "again", "redirect", "a
 """Labels of a form's own request, of the page that its redirects lead to, its reload, redirects, and of what
 its page requests afterwards without being loaded again."""
 
-# Of the message or its transport, or different in each response.
+# Fields of the message or its transport, or different in each response.
 _LEFT_OUT = re.compile(
     rb"(?im)^(?:date|age|etag|last-modified|expires|content-encoding|server-timing|vary|set-cookie"
     rb"|x-request-id|x-runtime|content-length):[^\r\n]*\r\n"

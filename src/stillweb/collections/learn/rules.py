@@ -3,7 +3,7 @@
 A wrong rule causes wrong 200s, so the comparison is narrow and leaves much unlearned:
 
 - a request of one recording that the other holds exactly is no evidence. Others are paired if they
-  have the same status and media type, and differ only in values that look like a time of the visit, a random
+  have the same status and media type and differ only in generated values: a time of the visit, a random
   number or a random name (`values`). Numbers of few digits and words never count;
 - a location is volatile only if the recordings share no value there: a session's token is equal in all
   requests of one recording and never in both; a digest of a file's content is shared;

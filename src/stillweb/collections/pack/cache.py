@@ -125,7 +125,7 @@ class PackStore:
                     fresh, ignore_errors=True
                 )  # left by a killed program; this process holds the fetch lock
                 self._remove(environment_id)  # the existing one cannot be opened
-                self._make_room(environment_id, sum(sizes.values()))
+                self._evict_for(environment_id, sum(sizes.values()))
                 _reserve(fresh / "pack", sizes)
             remote.fetch(environment_id, fresh / "pack", sizes, on_progress)
             for file in (fresh / "pack").iterdir():
@@ -140,7 +140,7 @@ class PackStore:
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
 
-    def _make_room(self, environment_id: str, size: int) -> None:
+    def _evict_for(self, environment_id: str, size: int) -> None:
         """Remove the least recently used packs until a pack fits; the caller holds the store's lock.
 
         Raises:

@@ -7,8 +7,8 @@ no pack holds); the body is the frames as JSON lines.
 
 `EVENTSTREAM`, keyed by the request's own key and its Last-Event-ID: the body is the timing as WARC fields, an
 empty line, and the stream. The exchange also has its ordinary entry, by which the request is found. Both keep
-their exchange's position in recorded order, so the rows of one key are the connections in the order in which
-they were opened, to the second.
+their exchange's position in recorded order. So the rows of one key are the connections in the order of their
+opening, to the second.
 """
 
 from __future__ import annotations

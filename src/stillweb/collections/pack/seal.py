@@ -2,14 +2,14 @@
 
 Entries are HTTP responses, resource records of http(s) URLs, and revisits with their original's body. A 304
 becomes the response that it confirmed, since the browser at replay has no cached copy. A 206 stays only
-without a 200: replay cuts ranges itself. Of a page that was visited again, the document of the abandoned
-visit is left out, because the baseline shows the later one. Unservable and truncated captures are left out
+without a 200: replay cuts ranges itself. If a page was visited again, the document of the abandoned visit is
+left out, because the baseline shows the later one. Unservable and truncated captures are left out
 with a warning each.
 
 Captures are read one at a time and spooled to disk, so memory grows with their number (some hundred bytes
 each), not with their bodies. The pack contains no name, import time or path: the same captures recorded under
-the same settings are the same environment. Sizes of archive files are taken before anything is read, so
-`what_changed` sees later appends, even within one tick of the file system's clock or during sealing.
+the same settings are the same environment. The sizes of archive files are read first. So `what_changed` sees
+later appends, even within one tick of the file system's clock.
 """
 
 from __future__ import annotations

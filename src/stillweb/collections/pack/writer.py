@@ -230,8 +230,8 @@ class PackWriter:
     def repeat(self, unmodified: Sequence[PackEntry]) -> list[PackEntry]:
         """Add, for each 304, the response that it confirmed; return those without one.
 
-        That is the last response of its key before it in recorded order. Without one, the first after it:
-        the browser had the response from before the recording. A 200 goes before others.
+        A 304 confirmed the last response of its key before it in recorded order. Without one, it is the first
+        after it: the browser had the response from before the recording. A 200 goes before others.
         """
         answers: dict[bytes, list[tuple[bytes, int, int]]] = {}
         for order, key, status, number in sorted(self._spool.of({entry.key for entry in unmodified})):

@@ -175,5 +175,5 @@ def _revisited(archive: Path, capture: Capture, record: WarcRecord, originals: O
     codings = tuple(field for field in original.headers if field[0].lower() == "content-encoding")
     if codings == tuple(field for field in head.headers if field[0].lower() == "content-encoding"):
         return replace(head, raw_body=original.raw_body)
-    kept = tuple(field for field in head.headers if field[0].lower() != "content-encoding")
-    return replace(head, headers=(*kept, *codings), raw_body=original.raw_body)
+    others = tuple(field for field in head.headers if field[0].lower() != "content-encoding")
+    return replace(head, headers=(*others, *codings), raw_body=original.raw_body)

@@ -1,9 +1,9 @@
 """WebSocket frames and the timing of event streams, and their WARC records.
 
-A WebSocket is three records in one write: request and response (101) of its handshake, with the `ws:` or
-`wss:` URL as target, then a `resource` record `urn:websocket:URL` with the frames as JSON lines
-(iipc/warc-specifications#115). An event stream is an ordinary exchange with its complete body, followed by a
-`metadata` record of `application/warc-fields` with the time of each piece of the body; other tools ignore it.
+A WebSocket is three records in one write (iipc/warc-specifications#115). Request and response (101) of its
+handshake have the `ws:` or `wss:` URL as target. A `resource` record `urn:websocket:URL` with the frames as
+JSON lines follows. An event stream is an ordinary exchange with its complete body. A `metadata` record of
+`application/warc-fields` with the time of each piece of the body follows; other tools ignore it.
 Both records name the response in WARC-Concurrent-To.
 
 Only the handshake is in the index, under its unchanged URL: its SURT key would equal that of the page at the

@@ -1,9 +1,10 @@
 """Writer of exchanges into a collection; a kill at any moment leaves valid WARC files.
 
 WARC 1.1, serialised by warcio. Every file starts with a warcinfo record. A body that its URL returned before
-becomes a revisit. An exchange is the record of its request, that of its response, and the record that follows
-it (`frames`), each a gzip member, appended by a single write. After a kill at most one member is truncated,
-and no response is stored without its request: the response to a POST must not pass for that to a GET.
+becomes a revisit. An exchange is the records of its request and response, and the record that follows them
+(`frames`). Each is a gzip member, and a single write appends all. After a kill at most one member is
+truncated, and no response is stored without its request: the response to a POST must not pass for that to a
+GET.
 
 The index is written at close. After a kill it is older than the archive, and the next writer, or `collections
 check --repair`, rebuilds it.

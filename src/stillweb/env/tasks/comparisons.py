@@ -23,7 +23,7 @@ from stillweb.text import well_formed
 
 # --- task files ------------------------------------------------------------------------------------
 
-# What RE2 reports for the constructs that need backtracking: look-around, back-references, conditions.
+# Messages of RE2 for the constructs that need backtracking: look-around, back-references, conditions.
 _BACKTRACKING = ("invalid perl operator", "invalid escape sequence", "invalid named capture")
 
 

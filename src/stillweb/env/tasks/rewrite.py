@@ -1,7 +1,7 @@
 """Tasks of episodes with other content: a change is drawn for a task, and the task is rewritten by it.
 
-A task's oracle and goal say which texts are names and answers. What evaluators of requests and URLs compare
-never changes.
+A task's oracle and goal say which texts are names and answers. The values that evaluators
+of requests and URLs compare never change.
 """
 
 from __future__ import annotations

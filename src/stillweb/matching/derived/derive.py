@@ -102,7 +102,7 @@ class DerivedAnswers:
         if match.tier is Tier.MISS:
             return self._form(request, match, epoch)
         if match.tier in GUESSES or self._is_elsewhere(request, match, epoch):
-            # What recordings prove goes before a guess, and before the recording of another state.
+            # A proved answer goes before a guess, and before the recording of another state.
             found = self._form(request, match, epoch)
             return found if found is not None and found[1] is not None else None
         return None

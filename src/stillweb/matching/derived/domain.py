@@ -1,4 +1,4 @@
-"""Which unrecorded values a template may be used for: those of the form that recordings have shown.
+"""Domain of a template: the unrecorded values that look like recorded ones.
 
 A site may treat values alike only if they look alike: it links `CamelCase`, shortens long texts and rejects
 short ones. A value is therefore cut into words and the separators between them. Words must have recorded

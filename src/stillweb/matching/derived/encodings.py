@@ -107,7 +107,7 @@ _DIGESTS: dict[str, _Text] = {
     for name, algorithm in (("md5", md5), ("sha1", sha1), ("sha256", sha256))
 }
 _MARKUPS = {**_HTML, **_URL, **_JSON, **_BASE64, **_DIGESTS}
-# What is written inside of what: inner first.
+# Encodings that occur inside one another: inner first.
 _NESTED = (
     *product(_URL, _HTML),
     *product(_JSON, _HTML),

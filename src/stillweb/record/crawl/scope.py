@@ -38,7 +38,7 @@ LEADS_TO = """const leadsTo = (element, attribute) => {
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which links a crawl follows.
+    """Condition for the links that a crawl follows.
 
     Attributes:
         kind: how far from a seed.

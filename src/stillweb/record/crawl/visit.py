@@ -298,7 +298,8 @@ async def _load(
 async def _sockets_settled(page: BrowserPage, activity: Activity, rest: Settled, timeout: float) -> Settled:
     """Wait for the answers to a page's first frames, which `settle` waits for only briefly.
 
-    What arrives later counts as unprompted, and replay holds it back (docs/decisions/0016-frames.md).
+    An answer that arrives later counts as unprompted, and replay holds it back
+    (docs/decisions/0016-frames.md).
     """
     if not await activity.sockets_quiet(_SOCKET_QUIET_SECONDS, _SOCKET_SHARE * timeout):
         return rest

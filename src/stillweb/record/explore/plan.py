@@ -1,8 +1,8 @@
-"""Plan for one state: what to try, in which order, and what to leave alone and why. Pure.
+"""Plan for one state: the actions to try, in order, and those to leave alone with the reason. Pure.
 
 Each distinct control is tried once. Links are followed by URL, because their targets are pages of their own.
 Every option of a list is chosen and every field is filled. Forms are sent once for each value of each field.
-Controls with a popup are also hovered over. Of controls of one kind a few are tried. Actions that change the
+Controls with a popup are also hovered over. A few controls of each kind are tried. Actions that change the
 site (forms sent by POST) come last.
 """
 

@@ -2,8 +2,8 @@
 
 A site may keep scripts in local storage, and then request other bundles on the next page. A visit in a fresh
 context does not show such requests. A walk clicks, types and chooses in one context for many steps, as an
-agent does. Controls that were used seldom are preferred. What the collection answers already is not written
-again (`NewOnlyWriter`).
+agent does. Controls that were used seldom are preferred. Requests that the collection answers
+already are not written again (`NewOnlyWriter`).
 """
 
 from __future__ import annotations

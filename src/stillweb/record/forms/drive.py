@@ -1,9 +1,9 @@
 """Record a script form: drive its page in a browser, then request the recorded documents behind it.
 
 Each recording is a fresh browser context behind the recording proxy. It has a seed and a start time of its
-own. What the page's script makes up (an identifier, a time) then differs between two recordings of the same
-values. The request that holds the values is the write. The documents that the page requested before it are
-requested once more afterwards, with the same fields: they are what a reload shows.
+own. Values that the page's script generates (an identifier, a time) then differ between two recordings of the
+same values. The request that holds the values is the write. The documents that the page requested before it
+are requested once more afterwards, with the same fields: they are what a reload shows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which forms to record, and how to fill them. Pure.
+"""Plan of the forms to record, and of their values. Pure.
 
 A form is one target, its field names and one button. Its free fields take the values; the others keep what
 the page has, or get a typical value if they need one. A form with optional free fields is also recorded with

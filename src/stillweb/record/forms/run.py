@@ -85,7 +85,7 @@ _NO_TIME = "the time was over before it was proved"
 
 @dataclass(frozen=True, slots=True)
 class FormsOptions:
-    """Which forms are recorded, and how the site is put back.
+    """Selection of the forms to record, and the reset of the site.
 
     Attributes:
         wanted: None for all forms.

@@ -1,4 +1,4 @@
-"""Which forms to record with several texts: those that agents sent with own text. Pure."""
+"""Selection of the forms to record with several texts: those that agents sent with own text. Pure."""
 
 from __future__ import annotations
 

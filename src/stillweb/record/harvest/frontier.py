@@ -1,4 +1,4 @@
-"""Which URL is fetched next: the one that a random visitor is most likely to reach. Pure.
+"""Order of the URLs to fetch: next is the one that a random visitor is most likely to reach. Pure.
 
 Each fetched page hands its weight on to what it leads to (PageRank by residuals; Andersen, Chung and Lang
 2006). Weight that reaches a page after it was fetched is handed on too: links of a much visited page come

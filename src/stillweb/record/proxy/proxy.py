@@ -8,8 +8,7 @@ they end or when the recording ends; a killed process loses the open ones. Secre
 (`redaction`) unless the options keep them.
 
 mitmproxy is imported when a proxy starts, because only the `record` extra installs it. It keeps state in
-module
-globals: run one recording proxy per process at a time.
+module globals: run one recording proxy per process at a time.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Gatherer:
         return missed
 
     def _missed(self, line: LedgerLine) -> Missed:
-        entry, asked = line.entry, line.entry.asked or {}
+        entry, missed = line.entry, line.entry.asked or {}
         sighting = Sighting(line.session, entry.seq, entry.referer, self._pages.get(line.session, ""))
         return Missed(
             line.collection,
@@ -50,10 +50,10 @@ class Gatherer:
             entry.url,
             first=sighting,
             last=sighting,
-            fields=tuple((name, value) for name, value in asked.get("fields", ())),
-            body=asked.get("body", ""),
-            body_size=asked.get("size", 0),
-            body_digest=asked.get("digest", ""),
+            fields=tuple((name, value) for name, value in missed.get("fields", ())),
+            body=missed.get("body", ""),
+            body_size=missed.get("size", 0),
+            body_digest=missed.get("digest", ""),
             resource=entry.resource,
             reason=entry.reason,
         )

@@ -1,13 +1,13 @@
 """Responses that no session can change, by the bytes of their requests, ready to be sent.
 
-A browser sends the same requests in every episode, byte for byte. Parsing is pure, and so is everything
-after it where the resolver calls a match stable. Equal bytes of a request then lead to the same response
-and leave the session's state unchanged. That holds on connections of the same kind, under the same pack and
-policy. So all bytes of the request are the key. The session still counts the response and writes its ledger
+A browser sends the same requests in every episode, byte for byte. Parsing is pure, and so is everything after
+it where the resolver calls a match stable. Equal bytes of a request then lead to the same response and leave
+the session's state unchanged. Kind of connection, pack and policy must be equal too. So all bytes of the
+request are the key. The session still counts the response and writes its ledger
 (docs/decisions/0014-memo.md).
 
 The cache is bounded by bytes, in two generations: when the young one is full it replaces the old one, and
-entries that are used again move back. That approximates least-recently-used at the price of a dictionary.
+entries that are used again move back. This approximates least-recently-used at the price of a dictionary.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ connection takes the next recording with the same Last-Event-ID. Past the last o
 stream from the start gets it again, left open; one that continues after an event gets an open stream
 without events, as from a site that has none.
 
-At pace `none` an EventSource immediately gets what it got before its page had settled, and no more. What
-the site sent after a mutation is released once the session has made that mutation (`gates`).
+At pace `none` an EventSource immediately gets what it got before its page had settled, and no more. Events
+that the site sent after a mutation are released once the session has made that mutation (`gates`).
 
 A script that reads a stream by `fetch` waits for its end and requests it once: it gets the stream as
 recorded. Without timing (archives of other tools) an EventSource gets everything immediately, and no end.

@@ -1,6 +1,6 @@
 """Recorded mutations that come before the frames of a WebSocket, or before the events of a stream. Pure.
 
-What a site sends after a mutation may be its effect: a message that the job runs, after the POST that
+A message that a site sends after a mutation may be its effect: one that the job runs, after the POST that
 started it. So such frames and events are released only once the session has made that mutation
 (docs/decisions/0016-frames.md).
 

@@ -346,11 +346,11 @@ class Session:
 
     def _note(self, entry: LedgerEntry, request: Request) -> None:
         if entry.tier == Tier.MISS or entry.tier in GUESSES or request.method in MUTATIONS:
-            asked = missed_request(request, self._body_budget)
-            if "body" in asked:
+            missed = missed_request(request, self._body_budget)
+            if "body" in missed:
                 self._body_budget -= len(request.raw_body)
-                asked |= self._redacted(request)
-            entry = replace(entry, asked=asked)
+                missed |= self._redacted(request)
+            entry = replace(entry, asked=missed)
         self.in_flight -= 1
         self._finished += 1
         self._counts[entry.tier] += 1
