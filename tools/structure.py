@@ -6,7 +6,8 @@ inside functions are excluded. Four rules hold for `src/stillweb`:
 - a class name occurs once in the whole package;
 - a folder has at most 20 modules;
 - the number of modules with exactly one importer, and the length of the longest chain of imports, are at most
-  the numbers in `tools/structure.json`. These numbers may only fall: `--lower` writes the current ones;
+  the numbers in `tools/structure.json`. These numbers may only fall: `--lower` writes the current ones.
+  Importers, protocols and observations are not counted: each is a module that one table names;
 - no two modules import each other, directly or through others.
 
     python tools/structure.py             # check
@@ -30,6 +31,8 @@ REPO = Path(__file__).resolve().parents[1]
 SOURCE = REPO / "src"
 CEILINGS = REPO / "tools" / "structure.json"
 MAX_FILES = 20
+# Packages to which contributors add modules (ARCHITECTURE.md, "Where to add things").
+EXTENSIBLE = ("stillweb.collections.importers", "stillweb.server.protocols", "stillweb.browser.observe")
 
 
 def modules() -> dict[str, Path]:
@@ -129,12 +132,16 @@ def longest_chain() -> list[str]:
 
 
 def single_importers() -> dict[str, str]:
-    """Return the modules that exactly one other module imports, with that module."""
+    """Return the modules that exactly one other module imports, with that module; see `EXTENSIBLE`."""
     importers: defaultdict[str, set[str]] = defaultdict(set)
     for name, targets in imports(everywhere=True).items():
         for target in targets:
             importers[target].add(name)
-    return {name: next(iter(by)) for name, by in sorted(importers.items()) if len(by) == 1}
+    return {
+        name: next(iter(by))
+        for name, by in sorted(importers.items())
+        if len(by) == 1 and name.rpartition(".")[0] not in EXTENSIBLE
+    }
 
 
 def measured() -> dict[str, int]:
