@@ -447,6 +447,11 @@ def test_the_other_entries_of_a_list_are_requested_as_some_of_them_were():
     two = asked("api/studies/1?limit=9"), asked("api/studies/4?limit=9")
     assert entries({"api/studies": studies}, *two) == [f"api/studies/{n}?limit=9" for n in (2, 3, 5)]
     assert entries({"api/studies": studies}, two[0]) == []  # 1 may be any number
+    polls = (asked("api/studies/2?limit=3"), asked("api/studies/5?limit=3"))
+    assert entries({"api/studies": studies}, *two, *polls) == [
+        *("api/studies/2?limit=9", "api/studies/1?limit=3", "api/studies/3?limit=9"),
+        *("api/studies/3?limit=3", "api/studies/5?limit=9", "api/studies/4?limit=3"),
+    ]  # another parameter makes another request of each entry
     trials = [{"number": number} for number in range(30)]
     assert len(entries({"api/trials": trials, "api/studies": studies}, *two)) == 3
     assert entries({"api/other": {"id": 1, "is_on": True}}, *two) == []  # no list

@@ -268,8 +268,8 @@ def requests_for_entries(requests: Iterable[PlainRequest], listed: ListedValues)
     for request in requests:
         texts = _texts(request)
         named = [number for number, text in enumerate(texts) if text in listed.sources]
-        alike = tuple("{}" if number in named else text for number, text in enumerate(texts))
         for at in named:
+            alike = tuple("{}" if text == texts[at] else text for text in texts)
             key = (request.method, urlsplit(request.url).netloc, _names(request), at, alike)
             kinds.setdefault(key, _Kind(at)).values[texts[at]] = request
     found: dict[str, PlainRequest] = {}
