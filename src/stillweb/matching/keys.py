@@ -27,6 +27,7 @@ _SIZE = 16
 # Deeper JSON is keyed by its bytes: the depth at which the parser itself fails depends on the caller's stack,
 # and the same body must have the same key at seal and at replay.
 _MAX_DEPTH = 100
+_MAX_PARTS = 100_000
 _PRINTABLE = re.compile(rb"[\x20-\x7e]*")
 _BOUNDARY = re.compile(r';\s*boundary=(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))', re.IGNORECASE)
 _PART_NAME = re.compile(rb';\s*name="([^"]*)"')
@@ -268,7 +269,10 @@ def _multipart(content_type: str, raw_body: bytes) -> MultipartBody | None:
     if found is None:
         return None
     boundary = found[2] or re.sub(r"\\(.)", r"\1", found[1] or "")
-    pieces = (b"\r\n" + raw_body).split(b"\r\n--" + boundary.encode("utf-8", "replace"))
+    mark = b"\r\n--" + boundary.encode("utf-8", "replace")
+    if raw_body.count(mark) > _MAX_PARTS:  # keyed by its bytes, whose parts would take 20 times their size
+        return None
+    pieces = (b"\r\n" + raw_body).split(mark)
     # An empty FormData has no parts: "--boundary--".
     if not boundary or len(pieces) < 2 or pieces[0] or pieces[-1].rstrip(b"\r\n") != b"--":
         return None
