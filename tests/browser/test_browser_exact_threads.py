@@ -489,3 +489,11 @@ _TWO_AT_ONE_TIME = """addEventListener('load', () => setTimeout(() => {
 async def test_scripts_of_blobs_are_flagged_where_they_race(rig, script):
     _, flags = await come_to(rig, script, sessions=1)
     assert flags == ("a script of a blob: or data: URL came beside a loading document or another one",)
+
+
+async def test_requests_that_a_page_stops_are_flagged(rig):
+    rig.site.pages["http://localhost/data"] = ("text/plain", b"data")
+    script = "for (const n of [1, 2]) fetch(`/data?${n}`).catch(({ name }) => L(name));"
+    text, flags = await come_to(rig, f"addEventListener('load', () => {{ {script} stop(); }});", sessions=1)
+    assert text.count("TypeError") == 2
+    assert flags == ("window.stop() cancels requests in any order",)

@@ -125,6 +125,7 @@
       } }[name];
     }
   };
+  notes(globalThis, ["stop"], "window.stop() cancels requests in any order"); // of memory addresses (ResourceFetcher::loaders_)
   notes(of("Performance"), ["measureUserAgentSpecificMemory"], "memory is measured");
   notes(of("PressureObserver"), ["observe"], "a PressureObserver reports the machine's load");
   notes(of("SpeechSynthesis"), ["speak"], "speech runs on the real clock");
