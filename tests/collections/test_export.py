@@ -98,6 +98,18 @@ def test_no_member_has_a_zip64_field(tmp_path: Path, shop: Collection) -> None:
             assert int.from_bytes(local[4:6], "little") == 20
 
 
+def test_a_har_lists_each_page_that_has_an_entry_once(tmp_path: Path, shop: Collection) -> None:
+    """Readers of HARs (haralyzer) refuse a page that no entry names."""
+    unrecorded = RecordedPage("file:///provenance.html", "20260101000009", "Provenance")
+    again = RecordedPage(SITE + "about", "20260101000009", "About, again")
+    shop.write_pages([*shop.page_list(), unrecorded, again])
+    log = json.loads(export(shop, tmp_path / "shop.har").read_text("utf-8"))["log"]
+    assert [page["title"] for page in log["pages"]] == ["Shop", "About"]
+    assert [page["id"] for page in log["pages"]] == [
+        each["pageref"] for each in log["entries"] if "pageref" in each
+    ]
+
+
 def test_the_index_is_compressed_in_blocks_that_its_idx_names(tmp_path: Path, shop: Collection) -> None:
     path = export(shop, tmp_path / "shop.wacz")
     with zipfile.ZipFile(path) as archive:

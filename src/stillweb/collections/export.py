@@ -259,7 +259,7 @@ def _write_har(collection: Collection, target: Path) -> Path:
 
     Captures that cannot be read are left out: `collections check` reports them.
     """
-    pages = collection.page_list()
+    pages = _har_pages(collection)
     creator = {"name": "stillweb", "version": __version__}
     head = {"version": "1.2", "creator": creator, "pages": [_page(*each) for each in enumerate(pages, 1)]}
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -271,6 +271,15 @@ def _write_har(collection: Collection, target: Path) -> Path:
         out.write("\n]}}\n")
     part.replace(target)
     return target
+
+
+def _har_pages(collection: Collection) -> list[Page]:
+    """Return the pages that have an entry, each URL once: readers of HARs refuse a page without entries."""
+    recorded = {wire_url(each.url) for each in collection.captures() if each.method == "GET"}
+    pages: dict[str, Page] = {}
+    for page in collection.page_list():
+        pages.setdefault(wire_url(page.url), page)
+    return [page for url, page in pages.items() if url in recorded]
 
 
 def _page(number: int, page: Page) -> dict[str, Any]:
@@ -288,7 +297,7 @@ def _page_id(number: int) -> str:
 
 def _entries(collection: Collection, pages: list[Page]) -> Iterator[dict[str, Any]]:
     # An import takes a page's URL from the first entry that refers to it, so only that entry does.
-    waiting = {wire_url(page.url): _page_id(number) for number, page in reversed([*enumerate(pages, 1)])}
+    waiting = {wire_url(page.url): _page_id(number) for number, page in enumerate(pages, 1)}
     captures = sorted(collection.captures(), key=lambda each: (each.timestamp, each.source, each.offset))
     for capture in captures:
         try:
