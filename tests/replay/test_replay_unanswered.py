@@ -61,6 +61,21 @@ async def test_what_a_worker_did_not_answer_leaves_no_session_and_no_port_behind
         assert [each["id"] for each in told["sessions"]] == ["default", *(each.id for each in opened)]
 
 
+async def test_a_session_that_a_worker_opens_after_the_first_look_is_closed_too(
+    cluster: ReplayCluster,
+) -> None:
+    (worker,) = cluster.workers
+    worker.given_up = 1
+    async with ReplayClient(cluster.url) as control_api:
+        known = [await control_api.open_session()]  # finds nothing to close
+        await worker.ask(
+            "POST", "/sessions", {"collection": None, "port": None}
+        )  # answers the given up request
+        known.append(await control_api.open_session())
+        told = await worker.ask("GET", "/sessions")
+        assert [each["id"] for each in told["sessions"]] == ["default", *(each.id for each in known)]
+
+
 async def test_a_worker_that_ends_by_itself_is_said_to_be_away(cluster: ReplayCluster) -> None:
     (worker,) = cluster.workers
     where = cluster.url.removeprefix("http://").split(":")

@@ -252,7 +252,7 @@ class TestSource:
         ("loads", "extra"),
         [
             ("tool, client, source, start, failures, turn", "[]"),
-            ("scoring", "['yaml', 'pydantic']"),  # of tasks, evaluators and request rules
+            ("scoring", "['pydantic']"),  # of tasks, evaluators and request rules
         ],
     )
     def test_adapters_that_run_elsewhere_load_no_browser(self, loads, extra):

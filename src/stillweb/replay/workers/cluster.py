@@ -349,7 +349,7 @@ class ReplayCluster(ControlBackend):
             except SessionLost:  # no client knows that session: another worker may open one
                 continue
             except ReplayError:  # it did not answer, and may still open one
-                worker.unsure = True
+                worker.given_up += 1
                 raise
             finally:
                 worker.opening -= 1

@@ -57,7 +57,7 @@ class Worker:
         restarts: number of restarts.
         deaths: number of deaths.
         opening: number of sessions that it is opening.
-        unsure: whether it may have opened a session whose id did not arrive here.
+        given_up: number of requests for a session that were given up, and that it may still answer.
         answered: responses by tier, as reported at its end.
         figures: its last metrics.
     """
@@ -67,7 +67,7 @@ class Worker:
         self.restarts = 0
         self.deaths = 0
         self.opening = 0
-        self.unsure = False
+        self.given_up = 0
         self.answered: dict[str, int] = {}
         self.figures = ReplayMetrics()
         self._config = config
@@ -110,7 +110,7 @@ class Worker:
         private = private.with_name(f"worker-{self.number}-{self.restarts}")
         config = replace(self._config, options=replace(self._config.options, private=private))
         self._started = asyncio.get_running_loop().create_future()
-        self._ending = self.unsure = False
+        self._ending, self.given_up = False, 0
         ours, theirs = pair()
         channel = Channel(ours, on_message=self._on_message, on_closed=lambda: self._on_message(b"{}"))
         with theirs:
@@ -199,17 +199,19 @@ class Worker:
     async def close_orphans(self, known: Container[str]) -> None:
         """Close sessions that it opened after their request had been given up: those that are not known.
 
+        Each is looked for until it is found: a worker may open it after it has answered other requests.
+
         Raises:
             SessionLost, ReplayError: as `ask` does.
         """
-        if not self.unsure:
+        if not self.given_up:
             return
         reply = await self.ask("GET", "/sessions")
         if self.opening > 1:  # some of them will be known in a moment
             return
-        self.unsure = False
         for shown in reply["sessions"]:
             if shown["id"] not in known:
+                self.given_up = max(0, self.given_up - 1)
                 with suppress(UsageError):  # it was closed meanwhile
                     await self.ask("DELETE", f"/sessions/{shown['id']}")
 
