@@ -47,6 +47,9 @@ MUTATIONS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 BUSY = frozenset((429, 502, 503, 504))
 """Statuses of a temporary failure: the same request may succeed later."""
 
+BODILESS = frozenset((204, 304))
+"""Statuses of final responses that end with their head (RFC 9112 §6.3)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

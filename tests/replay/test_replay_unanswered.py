@@ -72,8 +72,8 @@ async def test_a_session_that_a_worker_opens_after_the_first_look_is_closed_too(
             "POST", "/sessions", {"collection": None, "port": None}
         )  # answers the given up request
         known.append(await control_api.open_session())
-        told = await worker.ask("GET", "/sessions")
-        assert [each["id"] for each in told["sessions"]] == ["default", *(each.id for each in known)]
+        shown = await worker.ask("GET", "/sessions")
+        assert [each["id"] for each in shown["sessions"]] == ["default", *(each.id for each in known)]
 
 
 async def test_a_worker_that_ends_by_itself_is_said_to_be_away(cluster: ReplayCluster) -> None:

@@ -299,8 +299,3 @@ class _OraclePlay:
 def text_of(observation: Observation) -> str:
     """Return everything that a page's accessibility tree says, folded."""
     return fold("\n".join(f"{node.name} {node.value}" for node in observation.nodes))
-
-
-def infra_kind(error: InfraError) -> str:
-    """Return the message of a failure without its details."""
-    return str(error).partition(":")[0]

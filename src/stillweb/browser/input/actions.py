@@ -205,10 +205,6 @@ async def scroll(page: Page, dx: float, dy: float, *, bids: Bids | None = None, 
     await (await Pointer.of(page)).wheel(at, dx, dy)
 
 
-async def scroll_into_view(page: Page, bids: Bids, bid: str) -> None:
-    await place(await find(page, bids, bid), hit=False)
-
-
 async def drag(page: Page, bids: Bids, bid: Target, target: str | Point) -> None:
     """Press on an element, move to another one or by an offset in pixels, and release.
 

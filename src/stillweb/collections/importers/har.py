@@ -33,11 +33,11 @@ from stillweb.collections.warc.frames import (
 )
 from stillweb.collections.warc.records import clean_uri, timestamp_of
 from stillweb.errors import MalformedHar
-from stillweb.model import Exchange, Headers, Page, Request, Response, header
+from stillweb.model import BODILESS, Exchange, Headers, Page, Request, Response, header
 from stillweb.text import codec_of
 
 _CHARSET = re.compile(r"charset=[\"']?([\w.:-]+)", re.IGNORECASE)
-_BODILESS = frozenset({101, 204, 205, 304})
+_EMPTY = BODILESS | {101, 205}  # statuses whose entries hold no content
 # Valid only for the message on the wire: HTTP/2 pseudo-fields, framing, encoding.
 _DROPPED = frozenset({"content-encoding", "transfer-encoding", "content-length"})
 _CONTAINERS = 1 << 20
@@ -145,7 +145,7 @@ class HarFile:
             return self._attached(content["_file"])
         text = content.get("text")
         if text is None:
-            empty = not content.get("size") or int(response["status"]) in _BODILESS
+            empty = not content.get("size") or int(response["status"]) in _EMPTY
             return b"" if empty or _redirects(response) else None
         if content.get("encoding") == "base64":
             try:
@@ -199,7 +199,7 @@ def _answer(response: dict[str, Any], status: int, body: bytes) -> Response:
     mime = str((response.get("content") or {}).get("mimeType") or "")
     if mime and body and not header(headers, "content-type"):
         headers = (*headers, ("Content-Type", mime))
-    if status not in _BODILESS:
+    if status not in _EMPTY:
         headers = (*headers, ("Content-Length", str(len(body))))
     return Response(status, str(response.get("statusText") or ""), headers, body)
 

@@ -16,12 +16,12 @@ from typing import Any, cast
 
 import httptools
 
+from stillweb.model import BODILESS
 from stillweb.record.proxy.upstream import UpstreamResolver
 
 _TIMEOUT = 30.0  # seconds without a byte, and for connecting
 _IDLE = 5.0  # seconds after which an idle connection is not used again: many servers close it soon after
 _HEAD = 256 * 1024  # bytes of a response head
-_WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 
 RawFields = Sequence[tuple[bytes, bytes]]
 
@@ -179,7 +179,7 @@ class _OriginConnection(asyncio.Protocol):
             names = {name.lower() for name, _ in self._incoming.fields}
             self._incoming.ends_at_close = (
                 not names & {b"content-length", b"transfer-encoding"}
-                and self._parser.get_status_code() not in _WITHOUT_BODY
+                and self._parser.get_status_code() not in BODILESS
             )
 
     def on_body(self, piece: bytes) -> None:

@@ -197,7 +197,7 @@ def _path_of(url: str) -> str:
     return url.partition("#")[0].partition("?")[0]
 
 
-Source = tuple[str, str]
+ListSource = tuple[str, str]
 """A list: its request, with {} for what varies, and the names that lead to the value in the answer."""
 
 
@@ -210,8 +210,8 @@ class ListedValues:
         sources: lists that hold a value.
     """
 
-    lists: dict[Source, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
-    sources: dict[str, set[Source]] = field(default_factory=lambda: defaultdict(set))
+    lists: dict[ListSource, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
+    sources: dict[str, set[ListSource]] = field(default_factory=lambda: defaultdict(set))
 
     def add(self, url: str, answer: Any) -> None:
         """Take the JSON answer to a request."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stillweb.errors import ExtraNotInstalled, PortInUse, RecordError, UsageError
+from stillweb.model import BODILESS
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.control import RecorderControl
 from stillweb.record.proxy.recorder import Recorder
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from stillweb.collections.warc.writer import CollectionWriter
 
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r\n]")
-_NO_BODY = (204, 304)
 _PATTERN_LENGTH = 13  # bytes that _INTERIM examines
 
 
@@ -63,7 +63,7 @@ def _with_single_length(response: Any) -> Any:
     """Return a response with a single body length in its head, as a browser reads it."""
     fields, lengths = response.headers, response.headers.get_all("content-length")
     if "transfer-encoding" in fields:
-        fields.pop("content-length" if response.status_code not in _NO_BODY else "transfer-encoding", None)
+        fields.pop("content-length" if response.status_code not in BODILESS else "transfer-encoding", None)
     elif len(lengths) > 1 and len(set(lengths)) == 1:
         fields["content-length"] = lengths[0]
     return response

@@ -23,7 +23,7 @@ from stillweb.collections.warc.frames import (
     chunks_beside,
     frames_beside,
 )
-from stillweb.model import MUTATIONS, destination
+from stillweb.model import BODILESS, MUTATIONS, destination
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.control import CHALLENGE, is_authorized
 from stillweb.record.proxy.flows import (
@@ -402,4 +402,4 @@ def _is_websocket(flow: Any) -> bool:
 
 def _has_body(flow: Any) -> bool:
     """Return True if a response can have a body (RFC 9112 §6.3)."""
-    return flow.request.method != "HEAD" and flow.response.status_code not in (204, 304)
+    return flow.request.method != "HEAD" and flow.response.status_code not in BODILESS
