@@ -42,8 +42,8 @@ from stillweb.model import Exchange, Request, Response
 
 HOST = "shop.example"
 EVERY = 5.0
-LEDGER = 100_000  # entries of a session's ledger (replay.session.LEDGER_SIZE)
-CLOSED = 16 * 1024 * 1024  # bytes of closed sessions (replay.closed.CLOSED_BYTES)
+LEDGER = 100_000  # entries of a session's ledger (stillweb.replay.ledger.session.LEDGER_SIZE)
+CLOSED = 16 * 1024 * 1024  # bytes of closed sessions (stillweb.replay.ledger.session.CLOSED_BYTES)
 CLOSED_LINE, CLOSED_SESSION = 160, 2048  # bytes of a repeated answer and of a session, as they are weighed
 POSTED = b'{"item": 1}'
 HERE = Path(__file__).parent

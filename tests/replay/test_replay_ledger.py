@@ -12,7 +12,6 @@ import sys
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.writer import build_pack
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError, UsageError
-from stillweb.http.control import Ledger, LedgerEntry
+from stillweb.http.control import LedgerEntry
 from stillweb.matching.keys import request_key
 from stillweb.model import Exchange, Request, Response
 from stillweb.polling import poll
@@ -46,9 +45,8 @@ from stillweb.replay import (
 )
 from stillweb.replay.ledger.file import LedgerFile, LedgerFileReader, LedgerLine
 from stillweb.replay.ledger.misses import gather
+from stillweb.replay.ledger.session import BODIES, BODY, ClosedSessions, SessionLedger
 from stillweb.replay.ledger.source import FileSource, ServerSource, follow
-from stillweb.replay.server.server import ClosedSessions
-from stillweb.replay.server.session import BODIES, BODY, missed_request
 
 SHOP = "https://shop.example"
 
@@ -162,25 +160,28 @@ async def test_a_miss_keeps_what_asks_for_it_again_and_no_secret(
 
 
 def test_bodies_are_stored_up_to_a_size_and_in_all_up_to_another() -> None:
+    ledger = SessionLedger()
     large = Request("POST", f"{SHOP}/", (), b"x" * (BODY + 1))
-    stored = missed_request(large, BODIES)
+    stored = ledger.describe_request(large)
     assert "body" not in stored
     assert (stored["size"], stored["digest"]) == (BODY + 1, f"sha256:{sha256(large.raw_body).hexdigest()}")
-    small = Request("POST", f"{SHOP}/", (), b"xy")
-    assert "body" in missed_request(small, 2)
-    assert "body" not in missed_request(small, 1)
-    assert missed_request(Request("GET", f"{SHOP}/"), BODIES) == {"fields": []}
+    assert ledger.describe_request(Request("GET", f"{SHOP}/")) == {"fields": []}
+    largest = Request("POST", f"{SHOP}/", (), b"x" * BODY)
+    held = ["body" in ledger.describe_request(largest) for _ in range(BODIES // BODY - 1)]
+    assert all(held)
+    assert "body" in ledger.describe_request(Request("POST", f"{SHOP}/", (), b"x" * (BODY - 2)))
+    assert "body" not in ledger.describe_request(Request("POST", f"{SHOP}/", (), b"xyz"))
+    assert "body" in ledger.describe_request(Request("POST", f"{SHOP}/", (), b"xy"))
 
 
 def test_closed_sessions_are_forgotten_oldest_first_but_for_the_last() -> None:
-    def read(entries: tuple[LedgerEntry, ...], after: int) -> Ledger:
-        return Ledger(tuple(each for each in entries if each.seq > after), {"exact": len(entries)})
-
     closed = ClosedSessions(limit=50_000)
-    entry = LedgerEntry(1, "GET", f"{SHOP}/", 200, "exact", "", 0, 0.1)
+    entry = LedgerEntry(1, "GET", f"{SHOP}/", 404, "miss", "x" * 4_000, 0, 0.1)
     for name, count in (("a", 4), ("b", 4), ("c", 4), ("d", 40)):
-        entries = tuple(replace(entry, seq=seq) for seq in range(1, count + 1))
-        closed.add({"id": name}, count * 5_000, partial(read, entries))
+        ledger = SessionLedger()
+        for seq in range(1, count + 1):
+            ledger.add(replace(entry, seq=seq))
+        closed.add({"id": name}, ledger)
         known = [each["id"] for each in closed.sessions()]
         assert known == {"a": ["a"], "b": ["a", "b"], "c": ["b", "c"], "d": ["d"]}[name]
     assert closed.ledger("a") is None

@@ -16,9 +16,9 @@ from stillweb.collections.pack.writer import build_pack
 from stillweb.http.control import LedgerEntry
 from stillweb.matching.resolver import Policy
 from stillweb.model import Request, Response
-from stillweb.replay.server import session as sessions
+from stillweb.replay.ledger import session as ledgers
+from stillweb.replay.ledger.session import ClosedSessions
 from stillweb.replay.server.cache import CachedResponse
-from stillweb.replay.server.server import ClosedSessions
 from stillweb.replay.server.session import Session
 
 SHOP = "https://shop.example/"
@@ -66,8 +66,8 @@ def is_weighed(entry: LedgerEntry) -> bool:
 def test_a_ledger_keeps_the_newest_that_weigh_no_more_than_it_may(
     pack: Pack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "LEDGER_BYTES", 40_000)
-    monkeypatch.setattr(sessions, "LEDGER_SIZE", 60)
+    monkeypatch.setattr(ledgers, "LEDGER_BYTES", 40_000)
+    monkeypatch.setattr(ledgers, "LEDGER_SIZE", 60)
     draw = seeded("ledger")
     session = Session("s", "shop", pack, Policy())
     stored = repeated(session)
@@ -86,7 +86,7 @@ def test_a_ledger_keeps_the_newest_that_weigh_no_more_than_it_may(
         weighed = [entry.weight for entry in ledger.entries if is_weighed(entry)]
         assert sum(weighed) <= 40_000
         if number % 7 == 0:
-            assert session.weight == sum(weighed) + 160 * len(numbers)
+            assert session.entries.weight == sum(weighed) + 160 * len(numbers)
         gone = [entry for entry in last if entry.seq <= ledger.dropped]
         # Nothing goes without need, and with a weighed line only what is older.
         if gone and len(last) < 60:
@@ -99,7 +99,7 @@ def test_a_ledger_keeps_the_newest_that_weigh_no_more_than_it_may(
 def test_one_that_weighs_more_than_all_may_is_stored_alone(
     pack: Pack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "LEDGER_BYTES", 5_000)
+    monkeypatch.setattr(ledgers, "LEDGER_BYTES", 5_000)
     session = Session("s", "shop", pack, Policy())
     for number in range(3):
         ask(session, miss(number, b"x" * 9_000))
@@ -118,7 +118,7 @@ def test_misses_weigh_what_they_take(pack: Pack, body: bytes) -> None:
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert 0.6 * taken < session.weight < 1.5 * taken
+    assert 0.6 * taken < session.entries.weight < 1.5 * taken
 
 
 def test_repeated_answers_weigh_what_they_take(pack: Pack) -> None:
@@ -132,7 +132,7 @@ def test_repeated_answers_weigh_what_they_take(pack: Pack) -> None:
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert 0.6 * taken < session.weight < 1.5 * taken
+    assert 0.6 * taken < session.entries.weight < 1.5 * taken
 
 
 def test_a_closed_session_with_an_empty_ledger_weighs_something_too(pack: Pack) -> None:
@@ -142,7 +142,7 @@ def test_a_closed_session_with_an_empty_ledger_weighs_something_too(pack: Pack) 
         before, _ = tracemalloc.get_traced_memory()
         for number in range(2_000):
             session = Session(f"session-{number}", "shop", pack, Policy())
-            closed.add(session.describe(), session.weight, session.reader())
+            closed.add(session.describe(), session.entries)
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()

@@ -24,6 +24,7 @@ from stillweb.http.control import ControlBackend, LedgerEntry
 from stillweb.matching.keys import request_key
 from stillweb.matching.resolver import Policy
 from stillweb.model import Response
+from stillweb.replay.ledger.file import LedgerLine
 from stillweb.replay.server.cache import LARGEST, CachedResponse, ResponseCache, cache_of
 from stillweb.replay.server.connection import SLICE, Connection, ListenerTarget
 from stillweb.replay.server.session import Session
@@ -106,8 +107,8 @@ class Served:
     told: list[LedgerEntry] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        def sink(session: Session, line: LedgerEntry) -> None:
-            self.told.append(replace(line, ms=0.0))
+        def sink(line: LedgerLine) -> None:
+            self.told.append(replace(line.entry, ms=0.0))
 
         self.sessions = {
             name: Session(name, "memo", self.pack, self.policy, sink) for name in ("default", "own")

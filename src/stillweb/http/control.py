@@ -176,7 +176,7 @@ class LedgerEntry:
         ms: from the complete request to the last byte handed to the network.
         resource: destination in the browser (`Sec-Fetch-Dest`); "" if it sent none.
         referer: as sent by the client.
-        asked: fields and body of a miss, a guess or a write (`session.missed_request`).
+        asked: fields and body of a miss, a guess or a write (`SessionLedger.describe_request`).
     """
 
     seq: int

@@ -15,7 +15,6 @@ from typing import Any, Self
 
 from stillweb.errors import UsageError
 from stillweb.http.control import LedgerEntry
-from stillweb.replay.server.session import Session
 
 _FIELDS = frozenset(each.name for each in fields(LedgerEntry))
 _BLOCK = 1 << 20
@@ -71,8 +70,7 @@ class LedgerFile:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def write(self, session: Session, entry: LedgerEntry) -> None:
-        line = LedgerLine(session.id, session.collection, session.pack.environment_id, entry)
+    def write(self, line: LedgerLine) -> None:
         self._file.write(line.to_json().encode("ascii"))
 
 

@@ -44,7 +44,7 @@ class CachedResponse:
     """A response as sent, and its ledger entry except number and duration."""
 
     data: bytes
-    line: LedgerEntry
+    entry: LedgerEntry
 
 
 class ResponseCache:

@@ -17,7 +17,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +32,6 @@ from stillweb.http.control import (
     ControlBackend,
     ControlResponse,
     Ledger,
-    LedgerEntry,
     MissOutcome,
     Readiness,
     ReloadResult,
@@ -44,7 +43,8 @@ from stillweb.matching.noise import default_noise
 from stillweb.matching.resolver import Policy, UnrecordedAnswers
 from stillweb.options import Option
 from stillweb.polling import poll
-from stillweb.replay.ledger.file import LedgerFile
+from stillweb.replay.ledger.file import LedgerFile, LedgerLine
+from stillweb.replay.ledger.session import ClosedSessions
 from stillweb.replay.server.connection import BodyBudget, Connection, ConnectionLimits, ListenerTarget
 from stillweb.replay.server.internalhosts import AboutPage, SearchHost
 from stillweb.replay.server.listeners import (
@@ -65,45 +65,7 @@ logger = logging.getLogger(__name__)
 
 SESSION_PORTS = range(18100, 18164)
 
-CLOSED_BYTES = 16 * 1024 * 1024
-"""Memory for closed sessions, in bytes, approximately. The session closed last is held whatever its size."""
-
 _DRAIN = 5.0  # seconds
-_SESSION = 2048  # bytes of a session with an empty ledger, approximately
-
-
-class ClosedSessions:
-    """States and ledgers of the sessions closed most recently."""
-
-    def __init__(self, limit: int = CLOSED_BYTES) -> None:
-        self._limit = limit
-        self._sessions: dict[str, tuple[SessionInfo, Callable[[int], Ledger], int]] = {}
-        self._weight = 0
-
-    def add(self, state: SessionInfo, weight: int, read: Callable[[int], Ledger]) -> None:
-        """Hold a session.
-
-        Args:
-            state: its last state.
-            weight: of its ledger in bytes (`Session.weight`).
-            read: returns its ledger beyond a request number (`Session.reader`).
-        """
-        weight += _SESSION
-        self._sessions[state["id"]] = ({**state, "closed": True}, read, weight)
-        self._weight += weight
-        while self._weight > self._limit and len(self._sessions) > 1:
-            _, _, freed = self._sessions.pop(next(iter(self._sessions)))
-            self._weight -= freed
-
-    def sessions(self) -> list[SessionInfo]:
-        """Return the sessions, the one closed first first."""
-        return [state for state, _, _ in self._sessions.values()]
-
-    def ledger(self, session_id: str, after: int = 0) -> Ledger | None:
-        """Return the ledger of a session beyond request number `after`; None if it is unknown."""
-        if session_id not in self._sessions:
-            return None
-        return replace(self._sessions[session_id][1](after), closed=True)
 
 
 def parse_ports(text: str) -> range | None:
@@ -193,7 +155,7 @@ class ReplayServer(ControlBackend):
         registries: Mapping[str, PackRegistry],
         ca: CertAuthority,
         options: ReplayOptions,
-        sink: Callable[[Session, LedgerEntry], None] | None,
+        sink: Callable[[LedgerLine], None] | None,
     ) -> None:
         self.url = ""
         self.ca = ca
@@ -441,7 +403,7 @@ class ReplayServer(ControlBackend):
         session, seconds = closing.session, min(1, self.options.drain)
         await drain([closing.listener], seconds)
         await self._end_by_user(session, seconds)
-        self._closed.add(session.describe(), session.weight, session.reader())
+        self._closed.add(session.describe(), session.entries)
         self._registries[session.collection].release(closing.handle)
         self._ports.give_back(closing.listener.port)
         logger.debug("session closed", extra={"session": session.id, "collection": session.collection})

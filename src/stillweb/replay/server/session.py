@@ -8,12 +8,9 @@ request is complete and `finish` when its response has gone out. So an environme
 from __future__ import annotations
 
 import logging
-from base64 import b64encode
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from hashlib import sha256
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +35,8 @@ from stillweb.matching.resolver import (
     resolve,
 )
 from stillweb.model import GUESSES, MUTATIONS, Match, Request, Tier, destination, header
+from stillweb.replay.ledger.file import LedgerLine
+from stillweb.replay.ledger.session import SessionLedger, may_be_repeated, numbered
 from stillweb.replay.server import answer as answers
 from stillweb.replay.server import eventstream
 from stillweb.replay.server.answer import PreparedResponse, ScriptedResponse
@@ -45,83 +44,9 @@ from stillweb.replay.server.cache import CachedResponse, Key, cache_of
 from stillweb.replay.server.metrics import ResponseCounters
 from stillweb.replay.server.pageclock import PageClock
 
-BODY = 64 * 1024
-"""Largest body of a missed request that the ledger holds, in bytes."""
-
-BODIES = 1024 * 1024
-"""Bytes of missed requests' bodies that the ledger of a session holds in total."""
-
-FIELDS = frozenset(
-    (
-        *("accept", "accept-language", "content-type", "origin", "range", "x-requested-with"),
-        *("sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site", "upgrade-insecure-requests"),
-        # Frameworks use these to request a part of a page under the page's own URL.
-        *("hx-request", "hx-target", "hx-trigger", "hx-current-url", "turbo-frame", "x-pjax"),
-        *("x-inertia", "x-inertia-version", "x-inertia-partial-data", "x-inertia-partial-component"),
-        *("rsc", "next-action", "next-router-state-tree", "next-router-prefetch", "next-url", "soapaction"),
-        *("x-pjax-container", "x-apollo-operation-name", "apollo-require-preflight"),
-    )
-)  # fmt: skip
-"""Request fields of a miss that the ledger holds, in lower case."""
-
-
-def missed_request(request: Request, budget: int) -> dict[str, Any]:
-    """Return what the ledger holds of a missed request, as JSON.
-
-    Args:
-        request: that was missed.
-        budget: bytes of bodies that the ledger may still take.
-
-    Returns:
-        `fields`: list of [name, value], in the order sent; with a body also `size` and `digest` (`sha256:`
-        and hex), and the `body` in base64 if the budget allows it.
-    """
-    found: dict[str, Any] = {
-        "fields": [[name.lower(), value] for name, value in request.headers if name.lower() in FIELDS]
-    }
-    if body := request.raw_body:
-        found |= {"size": len(body), "digest": f"sha256:{sha256(body).hexdigest()}"}
-        if len(body) <= min(BODY, budget):
-            found["body"] = b64encode(body).decode("ascii")
-    return found
-
-
-def policy_for(policy: Policy, pack: Pack) -> Policy:
-    """Return the policy of sessions of a pack.
-
-    Raises:
-        CollectionError: if the key beside the collection, or its manifest, cannot be read.
-    """
-    collection = Path(pack.path).absolute().parent
-    return policy.under(pack.manifest.get("rules", ""), _disguise(collection))
-
-
-def _disguise(collection: Path) -> SecretFields | None:
-    manifest = collection / "manifest.json"
-    try:
-        times = [path.stat().st_mtime_ns for path in (key_file(collection.parent, collection.name), manifest)]
-    except FileNotFoundError:
-        return None
-    return _read(collection, *times)
-
-
-@lru_cache(maxsize=64)
-def _read(collection: Path, _key: int, _manifest: int) -> SecretFields | None:
-    redactions = read_manifest(collection / "manifest.json").redactions
-    return secret_fields_of(collection.parent, collection.name, redactions)
-
-
 logger = logging.getLogger(__name__)
 
-LEDGER_SIZE = 100_000
-"""Entries that a ledger holds; a session that runs for days loses its oldest."""
-
-LEDGER_BYTES = 32 * 1024 * 1024
-"""Bytes of entries that a ledger holds, without those of repeated responses: a miss has fields and a body."""
-
-_REPEATED = 160  # bytes of the note of a repeated response
 _CHANGED = frozenset({"tier", "status", "bytes"})  # of a miss, by its outcome
-_LONGEST = 4096  # bytes of an entry that may be repeated: repeated ones are not weighed
 
 MISS_MARK = b"Stillweb-Miss"
 """Field that names a held miss to the program in front, which removes the field."""
@@ -148,6 +73,7 @@ class Session:
             stays in flight and off the ledger until `conclude`.
         resets: how often the session was reset.
         counters: of all sessions of the collection.
+        entries: its ledger.
         page_clock: of its page; frames and events may wait for it, or for a mutation.
         cancels_navigations: whether a navigation that misses gets 204, so that the browser stays on its page.
     """
@@ -161,7 +87,7 @@ class Session:
         collection: str,
         pack: Pack,
         policy: Policy,
-        sink: Callable[[Session, LedgerEntry], None] | None = None,
+        sink: Callable[[LedgerLine], None] | None = None,
         counters: ResponseCounters | None = None,
     ) -> None:
         self.id = session_id
@@ -180,15 +106,8 @@ class Session:
         self._derived = DerivedAnswers(branches, self.pack) if branches else None
         self.in_flight = 0
         self._requests = 0
-        self._finished = 0
-        self._counts: Counter[str] = Counter()
-        # A repeated response is noted as its cached entry, number and ms: an entry of its own would take as
-        # much time as the rest of the response, and is rarely read.
-        self._entries: deque[_Noted] = deque(maxlen=LEDGER_SIZE)
-        self._weighed: deque[tuple[int, int]] = deque()  # number and weight of the others
-        self._weight = 0
+        self.entries = SessionLedger()
         self.cache = cache_of(self.pack, self.policy)
-        self._body_budget = BODIES
         self._held: dict[str, ServedRequest] = {}
 
     def reset(self, pack: Pack | None = None) -> None:
@@ -302,23 +221,17 @@ class Session:
         match = served.match
         # Misses and guesses are recorded each time with their request.
         if match.stable and match.entry >= 0 and match.tier not in GUESSES and self.cache.accepts(len(sent)):
-            line = _entry(served, None)
-            if line.weight <= _LONGEST:
-                self.cache.add(key, CachedResponse(sent, line))
+            entry = _entry(served, None)
+            if may_be_repeated(entry):
+                self.cache.add(key, CachedResponse(sent, entry))
 
     def repeat(self, cached: CachedResponse, began: float) -> None:
         """Record that a cached response has gone out: `begin` and `finish` in one step."""
-        line = cached.line
+        entry = cached.entry
         self._requests += 1
-        self._finished += 1
         ms = (clock.perf() - began) * 1000
-        self._counts[line.tier] += 1
-        self._entries.append((line, self._requests, ms))
-        self.counters.add(line.tier, line.bytes, ms)
-        if self._sink is not None:
-            self._sink(self, _numbered(line, self._requests, ms))
-        if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("%s %s %s %s %s", self.id, line.status, line.tier, line.method, line.url)
+        self.entries.add_repeated(entry, self._requests, ms)
+        self._report(entry, ms, self._requests)
 
     def _mark(self, seq: int) -> bytes:
         return b"%d-%d" % (self.resets, seq)
@@ -346,61 +259,23 @@ class Session:
 
     def _note(self, entry: LedgerEntry, request: Request) -> None:
         if entry.tier == Tier.MISS or entry.tier in GUESSES or request.method in MUTATIONS:
-            missed = missed_request(request, self._body_budget)
-            if "body" in missed:
-                self._body_budget -= len(request.raw_body)
-                missed |= self._redacted(request)
-            entry = replace(entry, asked=missed)
+            entry = replace(entry, asked=self.entries.describe_request(request, self.policy.redact))
         self.in_flight -= 1
-        self._finished += 1
-        self._counts[entry.tier] += 1
-        self._entries.append(entry)
-        self._weigh(entry)
-        self.counters.add(entry.tier, entry.bytes, entry.ms)
+        self.entries.add(entry)
+        self._report(entry, entry.ms)
+
+    def _report(self, entry: LedgerEntry, ms: float, repeated_as: int = 0) -> None:
+        """Count and log an entry, or its repetition under another number."""
+        self.counters.add(entry.tier, entry.bytes, ms)
         if self._sink is not None:
-            self._sink(self, entry)
+            noted = numbered(entry, repeated_as, ms) if repeated_as else entry
+            self._sink(LedgerLine(self.id, self.collection, self.pack.environment_id, noted))
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("%s %s %s %s %s", self.id, entry.status, entry.tier, entry.method, entry.url)
 
-    def _redacted(self, request: Request) -> dict[str, str]:
-        """Return the body with placeholders, if it holds recorded secrets."""
-        redacted = self.policy.redact(request) if self.policy.redact else request
-        if redacted.raw_body == request.raw_body:
-            return {}
-        return {"redacted": b64encode(redacted.raw_body).decode("ascii")}
-
-    def _weigh(self, entry: LedgerEntry) -> None:
-        """Weigh the newest entry; drop the oldest ones while the total is too large."""
-        self._weighed.append((self._finished, entry.weight))
-        self._weight += entry.weight
-        dropped = self._unweigh()
-        while self._weight > LEDGER_BYTES and len(self._weighed) > 1:
-            number, weight = self._weighed.popleft()
-            self._weight -= weight
-            for _ in range(number - dropped):  # including the repeated ones before it
-                self._entries.popleft()
-            dropped = number
-
-    def _unweigh(self) -> int:
-        """Forget the weight of entries that the deque dropped; return how many were dropped in total."""
-        dropped = self._finished - len(self._entries)
-        while self._weighed and self._weighed[0][0] <= dropped:
-            self._weight -= self._weighed.popleft()[1]
-        return dropped
-
     def ledger(self, after: int = 0) -> Ledger:
         """Return the responses beyond request number `after`."""
-        return self.reader()(after)
-
-    def reader(self) -> Callable[[int], Ledger]:
-        """Return a reader of the ledger that holds no more than the ledger, also when the session is gone."""
-        return partial(_ledger, self._entries, dict(self._counts), self._finished - len(self._entries))
-
-    @property
-    def weight(self) -> int:
-        """Memory that the ledger takes, in bytes, approximately."""
-        self._unweigh()
-        return self._weight + _REPEATED * len(self._entries)
+        return self.entries.reader()(after)
 
     def describe(self) -> SessionInfo:
         return {
@@ -411,7 +286,7 @@ class Session:
             "resets": self.resets,
             "in_flight": self.in_flight,
             "requests": self._requests,
-            "counts": dict(self._counts),
+            "counts": dict(self.entries.counts),
         }
 
 
@@ -431,27 +306,6 @@ _NAVIGATION = (
 )
 
 
-_Noted = LedgerEntry | tuple[LedgerEntry, int, float]
-
-
-def _ledger(entries: Iterable[_Noted], counts: Mapping[str, int], dropped: int, after: int) -> Ledger:
-    found = sorted(_lines(entries, after), key=lambda entry: entry.seq)
-    return Ledger(tuple(found), counts, dropped)
-
-
-def _lines(noted: Iterable[_Noted], after: int) -> Iterator[LedgerEntry]:
-    for each in noted:
-        if isinstance(each, LedgerEntry):
-            if each.seq > after:
-                yield each
-        elif each[1] > after:
-            yield _numbered(*each)
-
-
-def _numbered(line: LedgerEntry, seq: int, ms: float) -> LedgerEntry:
-    return replace(line, seq=seq, ms=round(ms, 3))
-
-
 def _entry(served: ServedRequest, sent: int | None) -> LedgerEntry:
     size = len(served.answer.body)
     gone = "" if sent is None else f"client went away after {sent} of {size} bytes"
@@ -467,3 +321,28 @@ def _entry(served: ServedRequest, sent: int | None) -> LedgerEntry:
         resource=destination(served.request.headers),
         referer=header(served.request.headers, "referer"),
     )
+
+
+def policy_for(policy: Policy, pack: Pack) -> Policy:
+    """Return the policy of sessions of a pack.
+
+    Raises:
+        CollectionError: if the key beside the collection, or its manifest, cannot be read.
+    """
+    collection = Path(pack.path).absolute().parent
+    return policy.under(pack.manifest.get("rules", ""), _secret_fields(collection))
+
+
+def _secret_fields(collection: Path) -> SecretFields | None:
+    manifest = collection / "manifest.json"
+    try:
+        times = [path.stat().st_mtime_ns for path in (key_file(collection.parent, collection.name), manifest)]
+    except FileNotFoundError:
+        return None
+    return _read_secret_fields(collection, *times)
+
+
+@lru_cache(maxsize=64)
+def _read_secret_fields(collection: Path, _key: int, _manifest: int) -> SecretFields | None:
+    redactions = read_manifest(collection / "manifest.json").redactions
+    return secret_fields_of(collection.parent, collection.name, redactions)
