@@ -139,7 +139,7 @@ def test_the_lock_of_the_replay_image_suffices_for_replay(tmp_path: Path, one_pa
     lock = REPO / "requirements" / "replay.lock"
     checked(UV, "pip", "install", "--quiet", "--require-hashes", "--no-deps", "--python", python, "-r", lock)
     variables = environment() | {"PYTHONPATH": str(REPO / "src")}
-    imports = "import stillweb.replay.onmiss.fallback, stillweb.replay.pywb.backend"
+    imports = "import stillweb.replay.onmiss.front, stillweb.replay.pywb.backend"
     subprocess.run([python, "-c", imports], env=variables, check=True)
     arguments = ("--port", "0", "--session-ports", "any", "--workers", "2", "--fuzzy", "0.9", "--json")
     folders = ("--collections", one_page, "--certs", tmp_path / "certs")

@@ -40,7 +40,7 @@ from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.matching.noise import default_noise
 from stillweb.matching.resolver import Policy
 from stillweb.model import Exchange, Request, Response, header
-from stillweb.replay.onmiss.fallback import Front, FrontOptions, serve_front
+from stillweb.replay.onmiss.front import Front, FrontOptions, serve_front
 from stillweb.replay.pywb.backend import PywbOptions, serve_pywb
 from stillweb.replay.server.server import ReplayOptions, serve
 from stillweb.replay.workers.cluster import serve_cluster

@@ -38,8 +38,7 @@ from stillweb.matching.keys import request_key
 from stillweb.matching.resolver import Policy
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
-from stillweb.replay.server import process as logs
-from stillweb.replay.server import websocket
+from stillweb.replay.server import runtime, websocket
 from stillweb.replay.server.metrics import (
     BOUNDS_MS,
     ReplayMetrics,
@@ -314,7 +313,7 @@ def test_a_log_line_has_its_facts_in_both_forms() -> None:
     said = {}
     for form in ("text", "json"):
         out = io.StringIO()
-        logs.configure(form, "info", worker=3, stream=out)  # type: ignore[arg-type]
+        runtime.configure_logging(form, "info", worker=3, stream=out)  # type: ignore[arg-type]
         logging.getLogger("stillweb.x").info(
             "session opened", extra={"session": "abc", "ports": [1, 2], "_foreign": 1}
         )

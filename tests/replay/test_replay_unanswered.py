@@ -16,8 +16,8 @@ from stillweb.certs import CertAuthority
 from stillweb.errors import PortInUse, ReplayError
 from stillweb.polling import poll
 from stillweb.replay import ReplayClient, ReplayCluster, ReplayOptions, serve_cluster
-from stillweb.replay.workers import supervisor as supervisor_module
-from stillweb.replay.workers.supervisor import Worker
+from stillweb.replay.workers import process as process_module
+from stillweb.replay.workers.process import WorkerProcess
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ReplayCluster]:
 
 
 @contextmanager
-def stopped(worker: Worker) -> Iterator[None]:
+def stopped(worker: WorkerProcess) -> Iterator[None]:
     """Let a worker answer nothing, and its supervisor wait for that a moment only."""
     assert worker._running is not None
     http = worker._running.client._http
@@ -104,7 +104,7 @@ async def test_a_worker_that_ends_by_itself_is_said_to_be_away(cluster: ReplayCl
 async def test_a_worker_that_is_never_ready_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "_START", 0)
+    monkeypatch.setattr(process_module, "_START", 0)
     ca = CertAuthority.init(tmp_path / "certs")
     options = ReplayOptions(port=0, session_ports=None)
     with pytest.raises(ReplayError, match="worker 0 did not start: it was ended by SIGKILL"):

@@ -25,7 +25,7 @@ from stillweb.collections.layout import list_collections
 from stillweb.collections.pack.reader import Pack
 from stillweb.errors import StillwebError
 from stillweb.replay import ReplayOptions, serve
-from stillweb.replay.server.process import run
+from stillweb.replay.server.runtime import run
 
 # Imported once, before the children: the command line imports them when it needs them.
 for _module in (

@@ -12,7 +12,7 @@ from hostile_archives import ESCAPES
 from stillweb.cli import console
 from stillweb.cli.console import LogFormatter, echo, print_json, print_table, stderr
 from stillweb.errors import CollectionError
-from stillweb.replay.server.process import configure
+from stillweb.replay.server.runtime import configure
 from stillweb.text import printable
 
 CONTROLS = "".join(map(chr, (*range(0x20), *range(0x7F, 0xA0)))).replace("\t", "").replace("\n", "")

@@ -112,7 +112,7 @@ def serve(sources: tuple[str, ...], options: ServeOptions, as_json: bool, **chos
       stillweb serve --master --host 0.0.0.0 --api-key-file clients.keys --node-key-file nodes.keys
       stillweb serve shop --host 0.0.0.0 --node-key-file node.key --join http://master:7000
     """
-    from stillweb.replay.server.process import run
+    from stillweb.replay.server.runtime import run
 
     require_extra("serve")
     if chosen["master"]:

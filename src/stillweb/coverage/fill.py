@@ -45,7 +45,7 @@ from stillweb.record.redaction.sweep import sweep
 from stillweb.replay import ReplayClient, ensure_sealed
 from stillweb.replay.ledger.file import LedgerLine
 from stillweb.replay.ledger.misses import gather
-from stillweb.replay.onmiss.relay import Head
+from stillweb.replay.onmiss.loopback import Head
 from stillweb.urls import host_of, wire_url
 
 _STEPS = 30  # of one walk
@@ -158,8 +158,8 @@ async def fill(
 @asynccontextmanager
 async def _front(collection: Collection, ca: CertAuthority, site: _LiveSite) -> AsyncIterator[str]:
     """Serve a collection, and its misses from the live site; yield the URL."""
-    from stillweb.replay.onmiss.fallback import Front, FrontOptions  # only a fill starts servers
-    from stillweb.replay.onmiss.process import Hermetic, HermeticOptions
+    from stillweb.replay.onmiss.front import Front, FrontOptions  # only a fill starts servers
+    from stillweb.replay.onmiss.hermetic import Hermetic, HermeticOptions
 
     hermetic = await Hermetic.start([collection], ca, HermeticOptions())
     front = Front(hermetic, site, ca, FrontOptions(port=0, session_ports=None))

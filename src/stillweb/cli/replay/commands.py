@@ -130,7 +130,7 @@ def serve(
     from stillweb.certs import CertAuthority
     from stillweb.collections.layout import Collection, list_collections
     from stillweb.errors import CollectionNotFound
-    from stillweb.replay.server.process import run
+    from stillweb.replay.server.runtime import run
 
     _check(chosen, options, pywb)
     _log(chosen)
@@ -195,11 +195,11 @@ def _check(chosen: dict[str, Any], options: ReplayOptions, pywb: PywbOptions) ->
 
 def _log(chosen: dict[str, Any]) -> None:
     """Configure the log; the default level is that of `-v`."""
-    from stillweb.replay.server import process as logs
+    from stillweb.replay.server import runtime
 
     level = logging.getLevelName(logging.getLogger().level).lower()
     chosen["log_level"] = chosen["log_level"] or level
-    logs.configure(chosen["log_format"], chosen["log_level"])
+    runtime.configure_logging(chosen["log_format"], chosen["log_level"])
 
 
 async def _serve_native(
@@ -253,8 +253,8 @@ async def _serve_front(
     chosen: dict[str, Any],
     as_json: bool,
 ) -> None:
-    from stillweb.replay.onmiss.fallback import FrontOptions, serve_front
-    from stillweb.replay.onmiss.process import HermeticOptions
+    from stillweb.replay.onmiss.front import FrontOptions, serve_front
+    from stillweb.replay.onmiss.hermetic import HermeticOptions
 
     policy = {name: getattr(options.policy, name) for name in ("guessed", "fuzzy", "pace")}
     policy["unrecorded"] = asdict(options.policy.unrecorded)

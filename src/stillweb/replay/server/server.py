@@ -57,8 +57,8 @@ from stillweb.replay.server.listeners import (
     listen_unix,
 )
 from stillweb.replay.server.metrics import ReplayMetrics, WorkerMetrics, metrics_response, resident_bytes
-from stillweb.replay.server.process import Tasks
 from stillweb.replay.server.registry import PackHandle, PackRegistry
+from stillweb.replay.server.runtime import Tasks
 from stillweb.replay.server.session import Session
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 The supervisor, this process, answers control requests only. It starts the workers and opens each new
 session on the worker with the fewest. It records the worker of each session and sends control requests to
 it. Every other connection to the public port goes to the worker of its session as soon as its first request
-names the session (`lobby`; docs/decisions/0015-workers.md).
+names the session (`router`; docs/decisions/0015-workers.md).
 
 The sessions of a worker that died are lost, because their cursors are unknown. They answer 410 until they
 are closed, and their ports stay unused as long, because a client may still use them. A lost default session
@@ -50,10 +50,10 @@ from stillweb.replay.server.listeners import (
     drain,
 )
 from stillweb.replay.server.metrics import ReplayMetrics, ResponseCounters, metrics_response, parse_metrics
-from stillweb.replay.server.process import Format, Tasks
+from stillweb.replay.server.runtime import Format, Tasks
 from stillweb.replay.server.server import ReplayOptions
-from stillweb.replay.workers.lobby import CONTROL, ConnectionRouter, adopt
-from stillweb.replay.workers.supervisor import Worker
+from stillweb.replay.workers.process import WorkerProcess
+from stillweb.replay.workers.router import CONTROL, ConnectionRouter, adopt
 from stillweb.replay.workers.worker import ReplayWorkerConfig
 from stillweb.scratch import scratch_folder
 
@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 class _Placed:
     """A session, its worker, and its last known state."""
 
-    worker: Worker
+    worker: WorkerProcess
     state: SessionInfo
     port: int = 0
     lost: bool = False
@@ -82,7 +82,7 @@ class ReplayCluster(ControlBackend):
         self.url = ""
         self.options = options
         self.hosts: Iterable[str] = {options.host.lower(), *options.allowed_hosts}
-        self.workers = [Worker(config, self._lose_sessions) for config in configs]
+        self.workers = [WorkerProcess(config, self._lose_sessions) for config in configs]
         self._ports = PortPool(options.session_ports)
         self._placed = {DEFAULT_SESSION: _Placed(self.workers[0], {"id": DEFAULT_SESSION})}
         self._unrouted: set[asyncio.Transport] = set()
@@ -155,7 +155,7 @@ class ReplayCluster(ControlBackend):
             placed.worker.hand_over(transport.get_extra_info("socket").fileno(), data)
             transport.abort()  # the worker has its own descriptor, so the client notices nothing
 
-    def _lose_sessions(self, worker: Worker) -> int:
+    def _lose_sessions(self, worker: WorkerProcess) -> int:
         lost = [placed for placed in self._placed.values() if placed.worker is worker and not placed.lost]
         for placed in lost:
             placed.lost = True
@@ -173,13 +173,13 @@ class ReplayCluster(ControlBackend):
         return session_id in self._placed
 
     @property
-    def _alive(self) -> list[Worker]:
+    def _alive(self) -> list[WorkerProcess]:
         return [worker for worker in self.workers if worker.alive]
 
-    async def _ask_all(self, method: str, path: str) -> list[tuple[Worker, Any]]:
+    async def _ask_all(self, method: str, path: str) -> list[tuple[WorkerProcess, Any]]:
         """Return the replies of all live workers."""
 
-        async def ask(worker: Worker) -> tuple[Worker, Any] | None:
+        async def ask(worker: WorkerProcess) -> tuple[WorkerProcess, Any] | None:
             with suppress(SessionLost):
                 return worker, await worker.ask(method, path)
             return None
@@ -359,7 +359,7 @@ class ReplayCluster(ControlBackend):
                 return placed
         raise _no_worker()
 
-    def _least_loaded(self, workers: Sequence[Worker]) -> Worker:
+    def _least_loaded(self, workers: Sequence[WorkerProcess]) -> WorkerProcess:
         load = Counter(placed.worker.number for placed in self._placed.values() if not placed.lost)
         return min(workers, key=lambda each: (load[each.number] + each.opening, each.number))
 

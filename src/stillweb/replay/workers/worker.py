@@ -29,11 +29,11 @@ from stillweb.collections.layout import Collection
 from stillweb.errors import StillwebError
 from stillweb.http.control import DEFAULT_SESSION
 from stillweb.http.wire import refusal
-from stillweb.replay.server import process as logs
-from stillweb.replay.server.process import error_to_json, run
+from stillweb.replay.server import runtime
+from stillweb.replay.server.runtime import error_to_json, run
 from stillweb.replay.server.server import ReplayOptions, ReplayServer, serve
 from stillweb.replay.workers.channel import Channel
-from stillweb.replay.workers.lobby import AdoptedConnection, session_of
+from stillweb.replay.workers.router import AdoptedConnection, session_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ReplayWorkerConfig:
     collections: Sequence[tuple[Path, str]]
     certs: Path
     options: ReplayOptions
-    log: tuple[logs.Format, str]
+    log: tuple[runtime.Format, str]
 
     def pack(self) -> bytes:
         return pickle.dumps(self)
@@ -128,7 +128,7 @@ async def _run(config: ReplayWorkerConfig, end: socket.socket) -> int:
 def main() -> None:
     """Serve until SIGTERM or the end of the channel."""
     config = ReplayWorkerConfig.unpack(sys.stdin.buffer.read())
-    logs.configure(*config.log, worker=config.number)
+    runtime.configure_logging(*config.log, worker=config.number)
     sys.exit(run(_run(config, socket.socket(fileno=int(sys.argv[1])))))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from stillweb import clock
 from stillweb.errors import StillwebError
 from stillweb.polling import wait_event
-from stillweb.replay.server.process import Tasks
+from stillweb.replay.server.runtime import Tasks
 from stillweb.server.failures import FailureKind, RequestRefused
 from stillweb.server.leases.held import HeldLease
 from stillweb.server.leases.queue import OperationQueue

@@ -31,7 +31,7 @@ Format = Literal["text", "json"]
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def configure(
+def configure_logging(
     form: Format, level: str, *, worker: int | None = None, stream: TextIO | None = None
 ) -> logging.Handler:
     """Send all logs of this process to stderr in one format; return the handler.

@@ -45,9 +45,9 @@ from stillweb.http.tls import ServerContexts
 from stillweb.http.wire import RequestReceived
 from stillweb.model import Headers
 from stillweb.replay.client import ReplayClient
-from stillweb.replay.onmiss.frontdoor import PYWB_METHODS, FrontConnection, FrontSession
-from stillweb.replay.onmiss.process import Hermetic, HermeticOptions
-from stillweb.replay.onmiss.relay import Head, Loopback, render_request
+from stillweb.replay.onmiss.connection import PYWB_METHODS, FrontConnection, FrontSession
+from stillweb.replay.onmiss.hermetic import Hermetic, HermeticOptions
+from stillweb.replay.onmiss.loopback import Head, Loopback, render_request
 from stillweb.replay.pywb.backend import PywbOptions, PywbServer
 from stillweb.replay.pywb.process import find_pywb
 from stillweb.replay.server.listeners import PortPool, authority, cannot_listen

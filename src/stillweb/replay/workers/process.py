@@ -23,7 +23,7 @@ from stillweb import clock
 from stillweb.errors import ReplayError, ReplayUnreachable, SessionLost, StillwebError, UsageError
 from stillweb.replay.client import ReplayClient
 from stillweb.replay.server.metrics import ReplayMetrics, WorkerMetrics
-from stillweb.replay.server.process import error_from_json
+from stillweb.replay.server.runtime import error_from_json
 from stillweb.replay.workers.channel import Channel, pair
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class _Running:
         self.began = clock.monotonic()
 
 
-class Worker:
+class WorkerProcess:
     """A worker, which is restarted when its process dies.
 
     Attributes:
@@ -62,7 +62,7 @@ class Worker:
         figures: its last metrics.
     """
 
-    def __init__(self, config: ReplayWorkerConfig, on_death: Callable[[Worker], int]) -> None:
+    def __init__(self, config: ReplayWorkerConfig, on_death: Callable[[WorkerProcess], int]) -> None:
         self.number = config.number
         self.restarts = 0
         self.deaths = 0

@@ -43,9 +43,9 @@ from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import MalformedPack, ReplayUnreachable, UsageError
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ReplayClient, ensure_sealed
-from stillweb.replay.onmiss.fallback import Front, FrontOptions, PywbMisses
-from stillweb.replay.onmiss.process import Hermetic, HermeticOptions
-from stillweb.replay.onmiss.relay import Loopback, render_request
+from stillweb.replay.onmiss.front import Front, FrontOptions, PywbMisses
+from stillweb.replay.onmiss.hermetic import Hermetic, HermeticOptions
+from stillweb.replay.onmiss.loopback import Loopback, render_request
 
 SHOP = "https://shop.example"
 PAGE = b"""<!doctype html><title>Shop</title><script>

@@ -32,13 +32,13 @@ from stillweb.http.wire import (
     refusal,
 )
 from stillweb.model import Headers, Tier
-from stillweb.replay.onmiss.relay import Head, Loopback, render_request
+from stillweb.replay.onmiss.loopback import Head, Loopback, render_request
 from stillweb.replay.server.connection import ConnectionLimits
 from stillweb.replay.server.session import MISS_MARK
 from stillweb.replay.server.takeover import wait_for_close
 
 if TYPE_CHECKING:
-    from stillweb.replay.onmiss.fallback import Front, MissReply
+    from stillweb.replay.onmiss.front import Front, MissReply
 
 
 logger = logging.getLogger(__name__)

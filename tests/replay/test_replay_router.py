@@ -16,7 +16,7 @@ from stillweb.http.control import DEFAULT_SESSION
 from stillweb.replay.server.connection import ListenerTarget
 from stillweb.replay.server.listeners import Listener
 from stillweb.replay.workers.channel import Channel, pair
-from stillweb.replay.workers.lobby import CONTROL, ConnectionRouter, session_of
+from stillweb.replay.workers.router import CONTROL, ConnectionRouter, session_of
 
 USER = b64encode(b"abc-1:secret").decode()
 NO_ONE = "?"
