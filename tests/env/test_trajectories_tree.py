@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from stillweb.env.trajectories.trajectory import Trajectory
@@ -36,7 +37,7 @@ def test_episodes_part_where_their_actions_do():
     assert tree.children[0].children[0].ended == ["0", "2"]
     assert tree.children[0].url == "https://a.test/2"
     assert all(node.differ is None for node in tree.nodes())
-    assert tree.to_dict()["children"][1]["episodes"] == ["3"]
+    assert asdict(tree)["children"][1]["episodes"] == ["3"]
 
 
 def test_an_episode_that_ends_earlier_ends_a_run_of_steps():

@@ -246,7 +246,7 @@ def _verified_dict(
         "equal": all(row.verdict is VerifyVerdict.EQUAL for row in rows),
         "divergence": any(row.verdict is VerifyVerdict.DIVERGENCE for row in rows),
         "machine": {"certified": asdict(certified.machine), "here": asdict(here.machine)},
-        "traces": [row.to_dict() for row in rows],
+        "traces": [asdict(row) for row in rows],
         "here": here.to_dict(),
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -80,7 +80,7 @@ def coverage(ctx: click.Context, /, name: str, options: CoverageOptions, **given
     if given["misses"]:
         given["misses"].write_text("".join(each.to_line() for each in result.misses()), "utf-8")
     if given["as_json"]:
-        print_json({**result.to_dict(), "causes": [cause.to_dict() for cause in causes]})
+        print_json({**result.to_dict(), "causes": [asdict(cause) for cause in causes]})
     else:
         print_coverage(result, causes)
     limit = given["fail_over"]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -230,7 +231,7 @@ def _quick(loaded: list[Task], proxy: str, level: str, jobs: int, *, as_json: bo
         "misses": sum(row.misses for row in rows),
     }
     if as_json:
-        print_json({**summary, "rows": [row.to_dict() for row in rows]})
+        print_json({**summary, "rows": [asdict(row) for row in rows]})
     else:
         _print_quick(rows)
         echo(", ".join(f"{name} {count}" for name, count in summary.items()), err=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from stillweb.collections.branches import FormOutcome
@@ -62,10 +62,6 @@ class MissCause:
     typed: bool = False
     why: str = ""
     timed: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True)

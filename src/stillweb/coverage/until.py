@@ -152,7 +152,7 @@ class UntilReport:
             "reached": self.reached,
             "why": self.why,
             "rounds": [each.to_dict() for each in self.rounds],
-            "causes": [each.to_dict() for each in self.causes],
+            "causes": [asdict(each) for each in self.causes],
             "forms": [asdict(each) for each in self.forms],
             "derived": self.derived
             and {**self.derived.counts(), "miss_rate": self.derived.miss_rate().to_dict()},

@@ -57,9 +57,6 @@ class TaskCheck:
     missed: tuple[str, ...] = ()
     seconds: float = 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 async def check_tasks(
     tasks: Sequence[Task],

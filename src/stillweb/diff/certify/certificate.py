@@ -332,10 +332,6 @@ class VerifiedTrace:
     forms: tuple[str, ...] = ()
     why: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        stored: dict[str, Any] = TypeAdapter(VerifiedTrace).dump_python(self, mode="json")
-        return stored
-
 
 def compare_certificates(certified: Certificate, here: Certificate) -> tuple[VerifiedTrace, ...]:
     """Compare the runs of this machine with a certificate, trace by trace, in the certificate's order."""

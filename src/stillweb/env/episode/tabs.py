@@ -17,7 +17,7 @@ import hashlib
 import shutil
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -62,9 +62,6 @@ class Chooser:
 
     multiple: bool
 
-    def to_dict(self) -> dict[str, bool]:
-        return {"multiple": self.multiple}
-
 
 @dataclass(frozen=True, slots=True)
 class Dialog:
@@ -78,9 +75,6 @@ class Dialog:
     kind: str
     message: str
     answer: str
-
-    def to_dict(self) -> dict[str, str]:
-        return {"kind": self.kind, "message": self.message, "answer": self.answer}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +191,8 @@ class Tabs:
         choosers, self._choosers = self._choosers, []
         downloads, self._downloads = self._downloads, []
         return {
-            "dialogs": [dialog.to_dict() for dialog in dialogs],
-            "choosers": [chooser.to_dict() for chooser in choosers],
+            "dialogs": [asdict(dialog) for dialog in dialogs],
+            "choosers": [asdict(chooser) for chooser in choosers],
             "downloads": [(await _arrived(download, self._folder)).to_dict() for download in downloads],
         }
 

@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -135,9 +135,6 @@ class Tab:
     title: str
     active: bool
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"index": self.index, "url": self.url, "title": self.title, "active": self.active}
-
 
 @dataclass(frozen=True, slots=True)
 class ObservedElement:
@@ -238,7 +235,7 @@ class Observation:
         return {
             "url": self.url,
             "title": self.title,
-            "tabs": [tab.to_dict() for tab in self.tabs],
+            "tabs": [asdict(tab) for tab in self.tabs],
             **{name: value for name, value in parts.items() if value is not None},
             "digests": self.digests,
             "last_action_error": self.last_action_error,

@@ -355,7 +355,7 @@ class TrajectoryLog:
             "error": info["action"]["error"],
             "url": observation.url,
             "title": observation.title,
-            "tabs": [tab.to_dict() for tab in observation.tabs],
+            "tabs": [asdict(tab) for tab in observation.tabs],
             "digests": dict(observation.digests),
             "settle": {name: settle[name] for name in ("settled", "reason", "virtual_ms") if name in settle},
             "traffic": info["traffic"] | {"missed": sorted(info["traffic"]["missed"])},

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -76,7 +76,7 @@ class Viewer:
         found = {
             "root": str(index.root),
             "total": len(rows),
-            "rows": [row.to_dict() for row in rows[offset : offset + limit]],
+            "rows": [asdict(row) for row in rows[offset : offset + limit]],
             "summary": summary(rows),
             "choices": index.choices(),
             "scanning": index.scanning,
@@ -140,7 +140,7 @@ def _filter(request: Request) -> EpisodeFilter:
 
 
 def _trees(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
-    return [tree.to_dict() for tree in trees_of((each, Trajectory.load(at)) for each, at in folders.items())]
+    return [asdict(tree) for tree in trees_of((each, Trajectory.load(at)) for each, at in folders.items())]
 
 
 def router(index: EpisodeIndex, prefix: str = "") -> APIRouter:
@@ -193,11 +193,6 @@ class EpisodeNode:
     ended: list[str] = field(default_factory=list)
     differ: int | None = None
     children: list[EpisodeNode] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the tree below this node as JSON."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return values | {"children": [child.to_dict() for child in self.children]}
 
     def nodes(self) -> Iterator[EpisodeNode]:
         """Yield this node and all nodes below it."""
