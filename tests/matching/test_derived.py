@@ -56,6 +56,19 @@ def test_any_text_is_encoded_or_refused(value: str, name: str) -> None:
 
 
 @settings(max_examples=30)
+@given(TEXTS, st.sets(st.sampled_from(NAMES), min_size=1, max_size=4))
+def test_the_encodings_found_together_are_those_found_one_by_one(value: str, some: set[str]) -> None:
+    one_by_one = Encodings(value)
+    expected: dict[bytes, set[str]] = {}
+    for name in NAMES:
+        if encoded := one_by_one.encoded(name):
+            expected.setdefault(encoded, set()).add(name)
+    assert Encodings(value).by_bytes() == expected
+    results = {one_by_one.encoded(name) for name in some}
+    assert Encodings(value).agreed(frozenset(some)) == (results.pop() if len(results) == 1 else None)
+
+
+@settings(max_examples=30)
 @given(st.binary(max_size=200), st.lists(TEXTS, max_size=2))
 def test_a_split_text_is_joined_to_itself(text: bytes, values: list[str]) -> None:
     encoded = [Encodings(value) for value in values]

@@ -13,7 +13,7 @@ import re
 import unicodedata
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import md5, sha1, sha256
 from itertools import product
 from typing import Any
@@ -118,8 +118,17 @@ _NESTED = (
 )
 _ORDERS: tuple[tuple[str, ...], ...] = ((), *((name,) for name in _MARKUPS), *_NESTED)
 
+_OUTER: dict[str, tuple[str, ...]] = {
+    inner: tuple(outer for first, outer in _NESTED if first == inner) for inner in _MARKUPS
+}
+
 NAMES: tuple[str, ...] = tuple(">".join((change, *markups)) for change in _CHANGES for markups in _ORDERS)
 """Names of all encodings; packs refer to them by name."""
+
+
+@lru_cache(maxsize=4096)  # most values are left as they are by the same changes and markups
+def _names(changes: tuple[str, ...], orders: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(change + order for change in changes for order in orders)
 
 
 class Encodings:
@@ -153,10 +162,7 @@ class Encodings:
     def encoded(self, name: str) -> bytes | None:
         """Return the value under an encoding as UTF-8."""
         text = self.text(name)
-        try:
-            return None if text is None else text.encode("utf-8")
-        except UnicodeError:
-            return None
+        return None if text is None else _utf8(text)
 
     def by_bytes(self) -> dict[bytes, frozenset[str]]:
         """Return all distinct, non-empty encodings of the value, with the names that give them."""
@@ -165,12 +171,28 @@ class Encodings:
         return self._by_bytes
 
     def _all_by_bytes(self) -> dict[bytes, frozenset[str]]:
-        found: dict[str, list[str]] = {}
-        for name in NAMES:
-            if text := self.text(name):
-                found.setdefault(text, []).append(name)
-        by_bytes = {self.encoded(names[0]): frozenset(names) for names in found.values()}
+        changes: dict[str, list[str]] = {}
+        for change in _CHANGES:
+            changes.setdefault(self.text(change) or "", []).append(change)
+        found: dict[str, frozenset[str]] = {}
+        for changed, same in changes.items():
+            for text, orders in self._orders(changed).items():
+                found[text] = found.get(text, frozenset()) | _names(tuple(same), tuple(orders))
+        by_bytes = {_utf8(text): names for text, names in found.items()}
         return {encoded: names for encoded, names in by_bytes.items() if encoded}
+
+    def _orders(self, changed: str) -> dict[str, list[str]]:
+        """Return all texts that markups make of a changed text, each with the ends of their names."""
+        found: dict[str, list[str]] = {changed: [""]}
+        for inner, outers in _OUTER.items():
+            text = self._mark_up(changed, inner)
+            if text is not None:
+                found.setdefault(text, []).append(f">{inner}")
+            for outer in outers:
+                twice = self._mark_up(text, outer)
+                if twice is not None:
+                    found.setdefault(twice, []).append(f">{inner}>{outer}")
+        return found
 
     def measure(self, name: str) -> int:
         """Return a length of the value: "bytes" or "chars", of the text as sent or with LF ("lf-bytes")."""
@@ -180,5 +202,14 @@ class Encodings:
 
     def agreed(self, names: frozenset[str]) -> bytes | None:
         """Return the value under some encodings if all give the same bytes, else None."""
-        texts = {self.text(name) for name in names}  # UTF-8 keeps different texts different
-        return self.encoded(next(iter(names))) if len(texts) == 1 else None
+        agreed = self.encoded(next(iter(names)))
+        if agreed:  # UTF-8 keeps different texts different
+            return agreed if names <= self.by_bytes()[agreed] else None
+        return agreed if all(self.text(name) == "" for name in names) else None
+
+
+def _utf8(text: str) -> bytes | None:
+    try:
+        return text.encode("utf-8")
+    except UnicodeError:
+        return None
