@@ -27,6 +27,7 @@ from conformance_site import AT, SITE, recording
 from unseen import Ask, Unseen, exchanges_of
 from unseen_bodies import BODIES
 from unseen_fields import FIELDS
+from unseen_times import TIMES, TIMES_RULES
 from unseen_urls import RULES, URLS
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
@@ -49,7 +50,7 @@ from stillweb.urls import from_timestamp
 BACKENDS = ("native", "native-workers", "on-miss", "pywb", "pywb-fuzzy")
 OWN = frozenset({"native", "native-workers", "on-miss"})
 """Back-ends whose strict responses are stillweb's: the wrong-answer suite holds for them."""
-UNSEEN = BODIES + URLS + FIELDS
+UNSEEN = BODIES + URLS + FIELDS + TIMES
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,11 @@ class Running:
     def reset(self, port: int) -> None:
         """Make the session of a port as new."""
         self._control.post(f"/sessions/{self._ids[port]}/reset").raise_for_status()
+
+    def report_date(self, port: int, date: int) -> None:
+        """Report the time of the page of the session of a port, in ms since 1970."""
+        url = f"/sessions/{self._ids[port]}/date"
+        self._control.post(url, json={"date": date}).raise_for_status()
 
     def told(self, path: str) -> Any:
         """What the control API says at a path."""
@@ -151,6 +157,8 @@ def verdict_on(backend: Running, case: Unseen) -> str:
             for first in case.first:
                 ask = first if isinstance(first, Ask) else case.recorded[first]
                 backend.once(port, ask, case.url(ask, scheme))
+            if case.date is not None and backend.name in OWN:
+                backend.report_date(port, case.date)
             seen = backend.once(port, case.asked, case.url(case.asked, scheme))
             # What the front took from pywb is stamped as such; strictly it is the miss that it was.
             guessed = backend.name == "on-miss" and backend.ledger(port)[-1]["tier"] == "pywb"
@@ -236,7 +244,7 @@ def make_collection(root: Path) -> Collection:
         for exchange in recorded():
             writer.write(exchange)
     (made.archive / "foreign.warc.gz").write_bytes(foreign_warc())
-    (made.path / "rules.yaml").write_text(RULES)
+    (made.path / "rules.yaml").write_text(RULES + TIMES_RULES)
     reindex(made)
     made.write_manifest(Manifest(name="site", recorded_at=AT))
     seal(made)

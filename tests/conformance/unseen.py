@@ -82,6 +82,7 @@ class Unseen:
         right: number of the recorded answer that is right; None if none is.
         must: whether the right answer must be given; else a miss is fair, too.
         first: requests sent before on the same session; recorded ones by number.
+        date: time of the page in ms, as reported before the request; None if it is not.
         schemes: over which it is asked.
     """
 
@@ -92,6 +93,7 @@ class Unseen:
     right: int | None = None
     must: bool = False
     first: tuple[int | Ask, ...] = ()
+    date: int | None = None
     schemes: tuple[str, ...] = ("https", "http")
 
     def url(self, ask: Ask, scheme: str = "https") -> str:

@@ -21,6 +21,7 @@ from stillweb.env.tasks.writes import request_evidence
 from stillweb.errors import TaskError, UsageError
 from stillweb.matching.rules import Rules
 from stillweb.model import Exchange, Request, Response
+from stillweb.replay import ReplayOptions, ensure_sealed, serve
 
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
@@ -279,6 +280,14 @@ def recorded(tmp_path):
         "version: 1\nvolatile:\n  - {where: form, name: csrf_token, shape: any}\n"
     )
     return tmp_path
+
+
+async def test_the_server_states_the_rules_by_which_episodes_are_scored(recorded, ca):
+    collection = Collection(recorded, "shop")
+    ensure_sealed(collection)
+    async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server:
+        info = await server.info()
+    assert [rule.name for rule in Rules.parse(info.manifests["shop"]["rules"]).own] == ["csrf_token"]
 
 
 def ran(root, *arguments):

@@ -14,6 +14,7 @@
     POST   /sessions/ID/unrecorded       {"derived": true, "on_write": "accept"}: before its first request
     POST   /sessions/ID/lookup           {"urls": [...]}: whether a navigation to each of them is recorded
     POST   /sessions/ID/clock            {"now": MS}: virtual time of the page; returns what was sent by then
+    POST   /sessions/ID/date             {"date": MS}: time of the page, in ms since 1970, for its requests
     POST   /sessions/ID/reset            first responses again, empty ledger
     DELETE /sessions/ID                  closes it and its connections
 
@@ -152,6 +153,10 @@ class _ClockRequest(TypedDict):
     now: int
 
 
+class _DateRequest(TypedDict):
+    date: int
+
+
 class _LookupRequest(TypedDict):
     urls: list[str]
 
@@ -244,6 +249,7 @@ _SESSION_REQUEST = TypeAdapter(_SessionRequest)
 _MISS_OUTCOME = TypeAdapter(MissOutcome)
 _NAVIGATION_REQUEST = TypeAdapter(_NavigationRequest)
 _CLOCK_REQUEST = TypeAdapter(_ClockRequest)
+_DATE_REQUEST = TypeAdapter(_DateRequest)
 _LOOKUP_REQUEST = TypeAdapter(_LookupRequest)
 _UNRECORDED_REQUEST = TypeAdapter(UnrecordedRequest)
 
@@ -368,6 +374,10 @@ class ControlBackend(Protocol):
         """Release what is due at a virtual time of the page; return what was sent so far."""
         raise UsageError("this back-end releases nothing by the page's clock")
 
+    async def report_date(self, session_id: str, date: int) -> None:
+        """Set the time of a session's pages, by which requests that hold it are compared."""
+        raise UsageError("this back-end does not compare times of requests")
+
     async def open_session(self, collection: str | None, port: int | None = None) -> SessionInfo:
         """Open a session on a collection (None: the first one) and a port (None: the server chooses)."""
 
@@ -397,7 +407,7 @@ class ControlBackend(Protocol):
 Verbs = Mapping[str, Callable[[], Awaitable[ControlResponse]]]
 
 _COLLECTION = re.compile(r"/collections/([a-z0-9][a-z0-9._-]*)/reload")
-_PARTS = "ledger|reset|misses|navigation|clock|unrecorded|lookup"
+_PARTS = "ledger|reset|misses|navigation|clock|date|unrecorded|lookup"
 _ONE = re.compile(rf"/sessions/([A-Za-z0-9._-]+)(?:/({_PARTS}))?")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]+)?")
 _PRIVATE_NAMES = (".localhost", ".local", ".internal")  # RFC 6761, RFC 6762, and ICANN's reserved `internal`
@@ -517,6 +527,7 @@ async def _one_session(
         "navigation": {"POST": lambda: _navigation(backend, session_id, request.raw_body)},
         "unrecorded": {"POST": lambda: _unrecorded(backend, session_id, request.raw_body)},
         "clock": {"POST": lambda: _clock(backend, session_id, request.raw_body)},
+        "date": {"POST": lambda: _date(backend, session_id, request.raw_body)},
         "lookup": {"POST": lambda: _lookup(backend, session_id, request.raw_body)},
     }
     path = f"/sessions/{session_id}" + (f"/{part}" if part else "")
@@ -568,6 +579,15 @@ async def _clock(backend: ControlBackend, session_id: str, raw_body: bytes) -> C
     except ValidationError:
         return error_response(HTTPStatus.BAD_REQUEST, 'the body must be {"now": MS}')
     return await _ok(backend.report_clock(session_id, request["now"]))
+
+
+async def _date(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:
+    try:
+        request = _DATE_REQUEST.validate_json(raw_body, strict=True)
+    except ValidationError:
+        return error_response(HTTPStatus.BAD_REQUEST, 'the body must be {"date": MS}')
+    await backend.report_date(session_id, request["date"])
+    return ControlResponse(HTTPStatus.NO_CONTENT)
 
 
 async def _lookup(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:

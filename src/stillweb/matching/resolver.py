@@ -5,7 +5,8 @@ miss is a value. It is strict: a wrong 200 is worse than a miss, so it guesses n
 allows it. docs/explanation/matching.md documents the tiers.
 
 Order: CORS preflights are synthetic; then the exact key (a HEAD takes the GET's response); then the other
-scheme, since browsers upgrade http; then the request without its volatile parts; then noise; then, only if
+scheme, since browsers upgrade http; then the request without its volatile parts; then the request by the
+distances of its times from the page's present (`pagetimes`), if that is known; then noise; then, only if
 enabled, a write of the same fields (`on_write`) and the most similar request (`fuzzy`); then a miss.
 `captures` decides which captures of a key may answer.
 
@@ -28,6 +29,7 @@ from stillweb.matching.engineio import PolledConnections, closing, is_transport,
 from stillweb.matching.fuzzy import closest
 from stillweb.matching.keys import request_key
 from stillweb.matching.noise import NoiseTable
+from stillweb.matching.pagetimes import AHEAD, Instant
 from stillweb.matching.parts import shape_key
 from stillweb.matching.rules import Rules
 from stillweb.model import BUSY, GUESSES, MUTATIONS, Match, Request, Tier, destination, header
@@ -69,6 +71,7 @@ class SessionState:
         guessed: whether a write was accepted whose answer is a guess; what depends on writes is then one too.
         shown: last capture that each read received, by its key, without stable matches.
         connections: of socket.io, by long polling.
+        page_time: of the page's clock when it was last reported, in ms since 1970; None if it never was.
     """
 
     epoch: int = 0
@@ -76,6 +79,7 @@ class SessionState:
     guessed: bool = False
     shown: dict[bytes, int] = field(default_factory=dict)
     connections: PolledConnections = field(default_factory=PolledConnections)
+    page_time: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +157,27 @@ def _parsed(rules: str) -> Rules:
 
 @dataclass(frozen=True, slots=True)
 class _Lookup:
-    """A key to look up, and the tier and note of a match."""
+    """A key to look up, and the tier and note of a match.
+
+    Attributes:
+        now: time of the request that must be the page's present; None for any.
+    """
 
     key: bytes
     tier: Tier
     note: str
     guessed: bool = False
+    now: Instant | None = None
+
+    def refusal(self, state: SessionState, policy: Policy) -> str:
+        """Return why rows of this key must not answer, "" if they may."""
+        if self.guessed and not policy.guessed:
+            return f"only a guess would find it: {self.note}"
+        if self.now is None:
+            return ""
+        if state.page_time is None:
+            return f"holds the page's time, which was not reported: {self.note}"
+        return "" if self.now.is_within(state.page_time * 1000, AHEAD) else f"another time: {self.note}"
 
 
 def resolve(request: Request, index: Index, state: SessionState, policy: Policy) -> Match:
@@ -189,8 +208,8 @@ def _resolve(request: Request, index: Index, state: SessionState, policy: Policy
         rows = index.distinct(lookup.key)
         if not rows:
             continue
-        if lookup.guessed and not policy.guessed:
-            refused = refused or f"only a guess would find it: {lookup.note}"
+        if why := lookup.refusal(state, policy):
+            refused = refused or why
             continue
         candidates, why = usable(request, rows, index, counts)
         if candidates and (candidates[0].entry.method in MUTATIONS or not same_answer(candidates)):
@@ -201,7 +220,9 @@ def _resolve(request: Request, index: Index, state: SessionState, policy: Policy
         if candidates:
             counted = lookup.tier is Tier.NORMALISED or policy.rules.polls(request.url)
             if counted or candidates[0].entry.method in MUTATIONS:
-                return _choose(candidates, state, lookup, counted=counted)
+                match = _choose(candidates, state, lookup, counted=counted)
+                # A cached response would be given to sessions whose pages have another time.
+                return replace(match, stable=match.stable and lookup.now is None)
             return _by_visit(request, candidates, index, state, lookup)
         refused = refused or why
     return _unrecorded(request, index, state, policy, refused)
@@ -212,7 +233,7 @@ def _of_connection(request: Request, index: Index, state: SessionState, policy: 
     connections, refused = state.connections, ""
     renamed = connections.continued(request)
     for lookup in _lookups(renamed, policy.rules):
-        rows = [] if lookup.guessed and not policy.guessed else index.lookup(lookup.key)
+        rows = [] if lookup.refusal(state, policy) else index.lookup(lookup.key)
         candidates, why = usable(renamed, rows, index, lambda name: not policy.rules.ignores(request, name))
         refused = refused or why
         if not candidates:
@@ -325,12 +346,23 @@ def _lookups(request: Request, rules: Rules) -> Iterator[_Lookup]:
         for method in methods
         for alias in rules.aliases(replace(request, method=method, url=url))
     ]
-    for guessed in (False, True):
-        for alias, note in aliases:
-            if alias.guessed is guessed:
-                volatile = f"{'guessed ' if guessed else ''}volatile: {', '.join(alias.names)}"
-                why = "; ".join(filter(None, (note, volatile)))
-                yield _Lookup(alias.key, Tier.NORMALISED, why, guessed)
+    for alias, note in aliases:
+        if not alias.guessed:
+            why = f"volatile: {', '.join(alias.names)}"
+            yield _Lookup(alias.key, Tier.NORMALISED, _joined(note, why))
+    for url, note in _spellings(request.url) if rules.clock else ():
+        for method in methods:
+            if (found := rules.clock_alias(replace(request, method=method, url=url))) is not None:
+                why = f"time of the page: {', '.join(found.names)}"
+                yield _Lookup(found.key, Tier.NORMALISED, _joined(note, why), now=found.now)
+    for alias, note in aliases:
+        if alias.guessed:
+            why = f"guessed volatile: {', '.join(alias.names)}"
+            yield _Lookup(alias.key, Tier.NORMALISED, _joined(note, why), guessed=True)
+
+
+def _joined(*reasons: str) -> str:
+    return "; ".join(filter(None, reasons))
 
 
 def _spellings(url: str) -> Iterator[tuple[str, str]]:

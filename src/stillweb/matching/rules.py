@@ -8,7 +8,7 @@ pack finds an entry under them too, and replay looks them up after the exact key
 An alias loses the values and nothing else: location, shape and every other byte stay in the key, in a key
 space separate from exact keys. A value with shape `set` loses the order of its elements only. Rules of
 origin *guessed* make a second alias in a third key space, which strict replay never uses. A value without the
-rule's shape is not volatile.
+rule's shape is not volatile. Times with shape `clock` make an alias of their own (`pagetimes`).
 
 Pure: the resolver calls this for every request without an exact match.
 """
@@ -20,6 +20,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b, sha256
@@ -30,8 +31,9 @@ import yaml
 
 from stillweb.errors import CollectionError
 from stillweb.matching.keys import KEY_SIZE
+from stillweb.matching.pagetimes import Instant, distances, instant_of, microseconds
 from stillweb.matching.parts import Leaf, Parts, Where
-from stillweb.matching.values import SET, SHAPES, elements, fits
+from stillweb.matching.values import CLOCK, SET, SHAPES, elements, fits
 from stillweb.model import Request, header
 
 VERSION = "1"
@@ -39,7 +41,7 @@ _HINT = "docs/reference/rules.md describes the format of a rule"
 _MAX_TEXT = 1 << 20  # characters; YAML takes 100 times as much memory
 _MAX_GLOB = 1000  # characters
 _BARE = re.compile(r"[A-Za-z0-9_/.][A-Za-z0-9_/.-]*")
-_SECTIONS = ("version", "defaults", "volatile", "polls")
+_SECTIONS = ("version", "defaults", "clock", "volatile", "polls")
 _KNOWN = {
     "volatile": frozenset({"where", "name", "shape", "host", "path", "method", "origin", "evidence"}),
     "polls": frozenset({"host", "path", "query"}),
@@ -92,6 +94,7 @@ class Loaded:
     volatile: tuple[Members, ...] = ()
     polls: tuple[Members, ...] = ()
     defaults: bool = True
+    clock: datetime | None = None
 
 
 def parse(text: str, file: str | os.PathLike[str]) -> Loaded:
@@ -119,7 +122,8 @@ def parse(text: str, file: str | os.PathLike[str]) -> Loaded:
     if defaults not in ("true", "false"):
         raise _at(top["defaults"], file).error(f"defaults is {defaults!r}, not true or false")
     volatile, polls = (_rules(top.get(name), file, _KNOWN[name]) for name in ("volatile", "polls"))
-    return Loaded(volatile, polls, defaults == "true")
+    clock = _date(top["clock"], file) if "clock" in top else None
+    return Loaded(volatile, polls, defaults == "true", clock)
 
 
 def _rules(
@@ -153,6 +157,15 @@ def _scalar(node: yaml.Node, file: str | os.PathLike[str]) -> str:
     if not isinstance(node, yaml.ScalarNode):
         raise _at(node, file).error("a list or mapping where a text is due")
     return str(node.value)
+
+
+def _date(node: yaml.Node, file: str | os.PathLike[str]) -> datetime:
+    text = _scalar(node, file)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise _at(node, file).error(f"clock is {text!r}, not a time such as 2026-11-26T14:30:01Z") from None
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
 def _at(node: yaml.Node, file: str | os.PathLike[str]) -> _RulesLine:
@@ -244,16 +257,33 @@ class KeyAlias:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockAlias:
+    """A further key of a request that holds the page's time.
+
+    Attributes:
+        key: 16 bytes, in a key space of its own.
+        now: the time of the request that is the page's present.
+        names: the locations of its times.
+    """
+
+    key: bytes
+    now: Instant
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """The rules of a collection: its own, then the defaults.
 
     Attributes:
         defaults: whether stillweb's default rules apply too.
+        clock: start of the page clock of the recording, for times of shape `clock`.
     """
 
     volatile: tuple[Rule, ...] = ()
     declared_polls: tuple[Poll, ...] = ()
     defaults: bool = field(default=False, kw_only=True)
+    clock: datetime | None = field(default=None, kw_only=True)
     _by_place: dict[Where, dict[str, list[Rule]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -274,7 +304,14 @@ class Rules:
             tuple(_rule(members, RuleOrigin.MANUAL) for members in loaded.volatile),
             tuple(_poll(members) for members in loaded.polls),
             defaults=loaded.defaults,
+            clock=loaded.clock,
         )
+        for members, rule in zip(loaded.volatile, rules.volatile, strict=True):
+            if rule.shape == CLOCK and (rules.clock is None or rule.where is Where.HEADER):
+                why = (
+                    "is no time of a header field" if rules.clock else "needs `clock:`, the recording's time"
+                )
+                raise members.error("shape", f"{CLOCK} {why}")
         if not rules.defaults:
             return rules
         return replace(rules, volatile=rules.volatile + default_rules())
@@ -287,6 +324,7 @@ class Rules:
     def dump(self) -> str:
         """Return the rules without the defaults as text that `parse` reads; equal rules give equal text."""
         lines = [f"version: {VERSION}", *([] if self.defaults else ["defaults: false"])]
+        lines += [f"clock: {self.clock.isoformat()}"] if self.clock else []
         volatile = [_rule_line(_rule_members(rule)) for rule in sorted(self.own, key=_rank)]
         polls = [_rule_line(_poll_members(poll)) for poll in self.declared_polls]
         lines += ["volatile:", *volatile] if volatile else []
@@ -298,22 +336,58 @@ class Rules:
 
         The strict alias comes first, then the alias that includes guessed rules, if any apply.
         """
-        wheres = self._wheres(request)
-        if not wheres:
-            return ()
-        parts = Parts.of(request)
+        parts, fitting = self._fitting(request)
         strict: dict[Leaf, str] = {}
         guessed: dict[Leaf, str] = {}
+        for leaf, rule in fitting:
+            if rule.shape != CLOCK:
+                taken = guessed if rule.origin is RuleOrigin.GUESSED else strict
+                taken[leaf] = _form(rule, leaf, {**strict, **guessed})
+        found = [_alias(parts, strict, guessed=False)] if strict and parts else []
+        if guessed and parts:
+            found.append(_alias(parts, strict | guessed, guessed=True))
+        return tuple(found)
+
+    def clock_alias(self, request: Request) -> ClockAlias | None:
+        """Return the key of a request by the distances of its times from the page's present.
+
+        Returns:
+            None if it has no such time, or none near the time of the recording.
+        """
+        if self.clock is None:
+            return None
+        parts, fitting = self._fitting(request)
+        times = {
+            leaf: instant
+            for leaf, rule in fitting
+            if rule.shape == CLOCK and (instant := instant_of(leaf.text)) is not None
+        }
+        found = distances(times, microseconds(self.clock))
+        if found is None or parts is None:
+            return None
+        now, forms = found
+        # With its place, since `without` sorts the forms.
+        forms = {leaf: f"{form} {leaf.where} {json.dumps(leaf.at)}" for leaf, form in forms.items()}
+        others: dict[Leaf, str] = {}
+        for leaf, rule in fitting:
+            if rule.shape != CLOCK and rule.origin is not RuleOrigin.GUESSED:
+                others[leaf] = _form(rule, leaf, others)
+        key = blake2b(parts.without(others | forms), digest_size=KEY_SIZE, person=CLOCK.encode()).digest()
+        return ClockAlias(key, now, _names(forms))
+
+    def _fitting(self, request: Request) -> tuple[Parts | None, list[tuple[Leaf, Rule]]]:
+        """Return the parts of a request, and its values to which a rule applies."""
+        wheres = self._wheres(request)
+        if not wheres:
+            return None, []
+        parts = Parts.of(request)
+        found = []
         for leaf in parts.leaves(frozenset(w for w in wheres if w not in _IN_BODY or self._any(w, parts))):
             rules = self._by_place[leaf.where].get(leaf.name, ())
             fit = _first_fit((rule for rule in rules if rule.applies(parts)), leaf.text)
             if fit is not None:
-                form = fit.shape if fit.shape != SET else f"{SET} {json.dumps(elements(leaf.text))}"
-                (guessed if fit.origin is RuleOrigin.GUESSED else strict)[leaf] = form
-        found = [_alias(parts, strict, guessed=False)] if strict else []
-        if guessed:
-            found.append(_alias(parts, strict | guessed, guessed=True))
-        return tuple(found)
+                found.append((leaf, fit))
+        return parts, found
 
     def _wheres(self, request: Request) -> set[Where]:
         """Return the locations that rules may concern. Cheap: sealing calls it for every capture."""
@@ -392,7 +466,19 @@ def _first_fit(rules: Iterable[Rule], text: str) -> Rule | None:
 def _alias(parts: Parts, taken: dict[Leaf, str], *, guessed: bool) -> KeyAlias:
     person = b"guessed" if guessed else b"volatile"
     key = blake2b(parts.without(taken), digest_size=KEY_SIZE, person=person).digest()
-    return KeyAlias(key, guessed, tuple(dict.fromkeys(f"{leaf.where}:{leaf.name}" for leaf in taken)))
+    return KeyAlias(key, guessed, _names(taken))
+
+
+def _form(rule: Rule, leaf: Leaf, others: Mapping[Leaf, str]) -> str:
+    """Return what stays of a value: of a second set also its place, so that two sets are not exchanged."""
+    if rule.shape != SET:
+        return rule.shape
+    place = f" {leaf.where} {leaf.at}" if any(form.startswith(SET) for form in others.values()) else ""
+    return f"{SET}{place} {json.dumps(elements(leaf.text))}"
+
+
+def _names(leaves: Iterable[Leaf]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(f"{leaf.where}:{leaf.name}" for leaf in leaves))
 
 
 Matcher = Callable[[str], bool]

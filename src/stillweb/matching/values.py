@@ -13,6 +13,8 @@ from enum import StrEnum
 
 SET = "set"
 """Shape of a list whose order does not matter; its elements stay part of a request's identity."""
+CLOCK = "clock"
+"""Shape of a time that follows the page's clock; its distance from the present stays in the identity."""
 
 _DATE = r"[12][0-9]{3}-[01][0-9]-[0-3][0-9]"
 _TIME = r"[0-2][0-9]:[0-5][0-9](:[0-6][0-9](\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?"
@@ -31,7 +33,9 @@ SHAPES: dict[str, re.Pattern[str]] = {
         "hex": r"[0-9a-f]{8,128}|[0-9A-F]{8,128}",
         "token": r"[A-Za-z0-9_.~+/=:|-]{8,4096}",
         "any": r"(?s:.*)",
-        SET: r"[^|,]+(\|[^|]+)+|[^|,]+(,[^|,]+)+",  # last: `shape_of` never returns it, since `any` fits too
+        # `shape_of` never returns these, since `any` fits too.
+        SET: r"[^|,]+(\|[^|]+)+|[^|,]+(,[^|,]+)+",
+        CLOCK: rf"1[0-9]{{9}}(\.[0-9]{{1,9}})?|1[0-9]{{12}}|1[0-9]{{15}}|{_DATE}[T ]{_TIME}",
     }.items()
 }
 

@@ -153,6 +153,14 @@ class ReplayClient:
         state: ConnectionState = await self.ask("POST", f"/sessions/{session_id}/clock", {"now": now})
         return state
 
+    async def report_date(self, session_id: str, date: int) -> None:
+        """Report the time of a session's pages in ms since 1970, for requests that hold it.
+
+        Raises:
+            UsageError: if the back-end does not compare times (`features["date"]`).
+        """
+        await self.ask("POST", f"/sessions/{session_id}/date", {"date": date})
+
     async def closed_sessions(self) -> list[SessionInfo]:
         """Return the last states of the sessions closed most recently; their ledgers can still be read."""
         listed: list[SessionInfo] = (await self.ask("GET", "/sessions?closed=1"))["sessions"]

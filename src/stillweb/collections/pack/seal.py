@@ -298,6 +298,8 @@ class _Sealing:
 
     def _aliases(self, request: Request) -> tuple[bytes, ...]:
         aliases = tuple(alias.key for alias in self._rules.aliases(request))
+        clock = self._rules.clock_alias(request)
+        aliases += (clock.key,) if clock else ()
         return (*aliases, shape_key(request)) if request.method in MUTATIONS else aliases
 
     def _warn(self, source: str, offset: int, what: str) -> None:

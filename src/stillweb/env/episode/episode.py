@@ -40,6 +40,7 @@ from stillweb.errors import (
     TaskError,
     UsageError,
 )
+from stillweb.matching.rules import Rules
 from stillweb.model import GUESSES, Tier
 from stillweb.replay import OpenSession, ReplayClient, ReplayInfo
 
@@ -186,6 +187,11 @@ class EpisodeReplay:
         """Whether the server records for each request how it was answered."""
         return bool(self.info.features.get("ledger"))
 
+    def compares_times(self, collection: str) -> bool:
+        """Return True if the server finds requests of a collection by the pages' time."""
+        rules = Rules.parse(str(self.info.manifests.get(collection, {}).get("rules", "")))
+        return bool(self.info.features.get("date")) and rules.clock is not None
+
     async def of(self, session: OpenSession) -> EpisodeReplay:
         """Return the server with its description of the pack that a session replays.
 
@@ -236,6 +242,7 @@ class Episode:
         obeyed: tokens of injections that the agent has used.
         unrecorded: answers to unrecorded requests, as JSON; {} if such requests are misses only.
         still: True if the last wait ended with a page that had settled.
+        has_times: whether requests may hold the pages' time, which the replay then needs.
     """
 
     id: str
@@ -259,10 +266,13 @@ class Episode:
     obeyed: list[str] = field(default_factory=list)
     off_path: OffPath = field(init=False)
     events: StepEvents = field(default_factory=StepEvents)
+    has_times: bool = field(init=False)
     _seen: int = 0
 
     def __post_init__(self) -> None:
         self.off_path = OffPath(self.replay.client, self.session)
+        compared = self.replay.compares_times(self.session.collection)
+        self.has_times = compared and self.pinning.level.keeps_clock
 
     @property
     def page(self) -> Page:
@@ -292,7 +302,21 @@ class Episode:
                 continue
             if self.page is page:
                 self.still = settled.settled and not ms
+                await self.report_date()
                 return settled
+
+    async def report_date(self) -> None:
+        """Report the pages' time to a replay server that compares times of requests with it.
+
+        Raises:
+            InfraError: if the replay lost the session.
+        """
+        if not self.has_times:
+            return
+        try:
+            await self.replay.client.report_date(self.session.id, state_of(self.context).now)
+        except UsageError as error:  # closed by another client, or the server is another one than at reset
+            raise InfraError(f"the replay lost the episode's session: {error}", hint="reset") from error
 
     async def _settle(self, page: Page, ms: int) -> Settled:
         if ms:
@@ -376,6 +400,7 @@ async def open_episode(
         )
         episode.variant = options.variant
         _report_clock(context, replay, session)
+        await episode.report_date()
         await context.new_page()
         undo.pop_all()
     return episode

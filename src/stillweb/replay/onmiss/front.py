@@ -336,6 +336,9 @@ class Front(ControlBackend):
     async def closed_sessions(self) -> list[SessionInfo]:
         return await self._client.closed_sessions()
 
+    async def report_date(self, session_id: str, date: int) -> None:
+        await self._client.report_date(session_id, date)
+
     async def reset_session(self, session_id: str) -> SessionInfo:
         state: SessionInfo = await self._client.ask("POST", f"/sessions/{session_id}/reset")
         return self._state(state)

@@ -120,4 +120,5 @@ def _open(collection: Collection) -> PackHandle:
     # A folder made by another program states no time: the clock then starts as where the pack is served
     # alone.
     manifest["recorded_at"] = manifest["recorded_at"] or pack.manifest.get("recorded_at", "")
+    manifest["rules"] = pack.manifest.get("rules", "")  # for evaluators of requests, and the page's time
     return PackHandle(pack, manifest)

@@ -261,6 +261,7 @@ class ReplayServer(ControlBackend):
                 "in_flight": True,
                 "cancel_navigations": True,
                 "clock": True,
+                "date": True,
                 "answer_unrecorded": True,
                 "derived": self.options.policy.unrecorded.derived,
                 "accept": self.options.policy.unrecorded.on_write == "accept",
@@ -347,6 +348,9 @@ class ReplayServer(ControlBackend):
 
     async def report_clock(self, session_id: str, now: int) -> ConnectionState:
         return self._sessions[session_id].session.page_clock.report(now)
+
+    async def report_date(self, session_id: str, date: int) -> None:
+        self._sessions[session_id].session.state.page_time = date
 
     async def lookup(self, session_id: str, urls: Sequence[str]) -> list[bool]:
         return self._sessions[session_id].session.lookup(urls)

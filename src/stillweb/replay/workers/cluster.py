@@ -307,6 +307,9 @@ class ReplayCluster(ControlBackend):
         state: ConnectionState = reply
         return state
 
+    async def report_date(self, session_id: str, date: int) -> None:
+        await self._ask_owner(session_id, "POST", "/date", {"date": date})
+
     async def lookup(self, session_id: str, urls: Sequence[str]) -> list[bool]:
         _, reply = await self._ask_owner(session_id, "POST", "/lookup", {"urls": list(urls)})
         recorded: list[bool] = reply["recorded"]

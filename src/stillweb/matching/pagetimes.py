@@ -1,0 +1,112 @@
+"""Times of requests that follow the page's clock, compared by their distance from the page's present.
+
+A dashboard requests "the last week until now". Such a request differs at each visit, but the distances
+between its times do not. A key of shape `clock` therefore holds, for each such time, its notation and its
+distance from one of them, the *anchor*. Size and direction of a range, and a time that does not move with the
+others, stay part of the key.
+
+The anchor must be the page's present: when recorded, within `RECORDED` of the start of the recording's page
+clock; when requested, within `AHEAD` of the page's clock as the environment last reported it
+(docs/decisions/0034-times-of-the-page.md). Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from stillweb.matching.values import CLOCK, fits
+
+T = TypeVar("T")
+
+RECORDED = timedelta(minutes=10)
+AHEAD = timedelta(seconds=10)
+"""Longest time that the page's clock advances between two reports."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_SECOND = 10**6
+_NUMBERS = {"seconds": _SECOND, "milliseconds": 1000, "microseconds": 1}
+_ISO = re.compile(
+    r"(?P<date>[0-9-]+[T ][0-9]+:[0-9]+)(?P<second>:[0-9]+(\.(?P<fraction>[0-9]+))?)?(?P<zone>.*)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A time as a request spells it.
+
+    Attributes:
+        at: microseconds since 1970.
+        step: the smallest difference of its notation, in microseconds.
+        notation: unit, or format with precision and zone.
+    """
+
+    at: int
+    step: int
+    notation: str
+
+    def is_within(self, start: int, length: timedelta) -> bool:
+        """Return True if it may be a time of an interval that begins at `start`, in microseconds."""
+        return start - self.step < self.at <= start + length // _MICROSECOND
+
+
+def microseconds(when: datetime) -> int:
+    """Return the microseconds since 1970."""
+    return (when - _EPOCH) // _MICROSECOND
+
+
+def instant_of(text: str) -> Instant | None:
+    """Return the time that a text spells; None if it has no shape of times."""
+    for name, unit in _NUMBERS.items():
+        if fits(name, text):
+            whole, point, fraction = text.partition(".")
+            if not point:
+                return Instant(int(whole) * unit, unit, name)
+            # Numbers are written without trailing zeros, so that the number of digits says nothing.
+            at = int(whole) * unit + int(fraction[:6].ljust(6, "0"))
+            return Instant(at, 1000 if len(fraction) <= 3 else 1, f"{name} with fraction")
+    return _iso(text) if fits("datetime", text) else None
+
+
+def distances(times: Mapping[T, Instant], start: int) -> tuple[Instant, dict[T, str]] | None:
+    """Return the anchor, and for each time its notation and distance from the anchor.
+
+    Args:
+        times: of one request, by location.
+        start: of the recording's page clock, in microseconds.
+
+    Returns:
+        None if no time is near the start, or none is exact to a second.
+    """
+    near = [each for each in times.values() if each.step <= _SECOND and each.is_within(start, RECORDED)]
+    if not near:
+        return None
+    anchor = min(near, key=lambda each: (each.step, -each.at))
+    return anchor, {
+        place: f"{CLOCK} {each.notation} {_distance(each, anchor)}" for place, each in times.items()
+    }
+
+
+def _distance(one: Instant, anchor: Instant) -> str:
+    """Return the distance in units of the coarser time, since the finer one was rounded down to it."""
+    step = max(one.step, anchor.step)
+    return f"{one.at // step - anchor.at // step}"
+
+
+def _iso(text: str) -> Instant | None:
+    found = _ISO.fullmatch(text)
+    assert found is not None  # the shape is narrower
+    digits = found["fraction"] or ""
+    plain = found["date"].replace(" ", "T") + (found["second"] or "").partition(".")[0]
+    try:
+        when = datetime.fromisoformat(plain + found["zone"])
+    except ValueError:  # such as 30 February
+        return None
+    when = when if when.tzinfo else when.replace(tzinfo=UTC)
+    step = _SECOND * 60 if not found["second"] else 10 ** (6 - min(len(digits), 6))
+    notation = f"{text[10]} {'s' if found['second'] else 'min'} {len(digits)} {found['zone']}"
+    return Instant(microseconds(when) + int(digits[:6].ljust(6, "0")), step, notation)
