@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.guards import GIVEN
-from stillweb.collections.learn.rules import Learned, learn, learn_within, merge, read_rules, write_rules
+from stillweb.collections.learn.rules import (
+    ANOTHER_TIME,
+    Learned,
+    learn,
+    learn_within,
+    merge,
+    read_rules,
+    write_rules,
+)
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.matching.rules import Rule, RuleOrigin, Rules
@@ -101,6 +109,35 @@ def test_times_draws_and_tokens_of_every_kind_of_place(twice):
     assert {rule.origin for rule in learned.rules} == {RuleOrigin.LEARNED}
     assert (learned.requests, learned.unmatched, learned.pairs) == ((9, 9), (8, 8), 8)
     assert learned.rejected == ()
+
+
+def last_hours(end: int, hours: int = 1) -> tuple[Request, Response]:
+    return get(f"/runs?since={end - hours * 3600}&until={end}")
+
+
+def test_a_range_is_compared_by_its_size_and_not_dropped(recorded):
+    one, two = recorded("one", [last_hours(T1)]), recorded("two", [last_hours(T2)], LATER)
+    learned = learn(one, two)
+    assert places(learned) == [("query", "since", "/runs", "clock"), ("query", "until", "/runs", "clock")]
+    rules = merge(read_rules(one), learned)
+    assert rules.aliases(last_hours(T1)[0]) == ()
+    keys = [rules.clock_alias(last_hours(T1 + 5, hours)[0]) for hours in (1, 2)]
+    recorded_key = rules.clock_alias(last_hours(T1)[0])
+    assert [key.key == recorded_key.key for key in keys if key and recorded_key] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (get(f"/runs?since={T1 - 3600}"), get(f"/runs?since={T2 - 3600}")),
+        (last_hours(T1, 1), last_hours(T2, 2)),
+        (last_hours(T1 - 3600, 1), last_hours(T2 - 3600, 1)),
+    ],
+)
+def test_a_range_without_the_present_or_of_another_size_gives_no_rule(twice, first, second):
+    learned = twice([first], [second])
+    assert learned.rules == ()
+    assert whys(learned) == {ANOTHER_TIME}
 
 
 def test_what_was_learned_answers_the_other_recording(recorded):

@@ -199,16 +199,21 @@ def _control_of(step: StepRecord) -> str:
     return step.control.partition(" ")[0] or str(step.action["action"])
 
 
+def holds_time(miss: Missed, recorded_at: str) -> bool:
+    """Return whether a request holds the time of the visit; `recorded_at` is "" if that is not known."""
+    if not recorded_at or not miss.whole:
+        return False
+    visit = (from_timestamp(recorded_at).timestamp(),)
+    leaves = Parts.of(miss.request()).leaves(_VALUES)
+    return any(kind_of(leaf.text, visit) is ValueKind.TIME for leaf in leaves)
+
+
 def _with_time(misses: list[Missed], recorded_at: str) -> set[tuple[str, str]]:
     """Return method and URL of the requests that always hold the time of the visit."""
-    if not recorded_at:
-        return set()
-    visit = (from_timestamp(recorded_at).timestamp(),)
     holds: dict[tuple[str, str], bool] = {}
     for miss in misses:
-        leaves = Parts.of(miss.request()).leaves(_VALUES) if miss.whole else ()
-        found = any(kind_of(leaf.text, visit) is ValueKind.TIME for leaf in leaves)
-        holds[miss.method, miss.url] = found and holds.get((miss.method, miss.url), True)
+        key = miss.method, miss.url
+        holds[key] = holds_time(miss, recorded_at) and holds.get(key, True)
     return {key for key, always in holds.items() if always}
 
 

@@ -13,13 +13,14 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from typing import Annotated, Any
 
 from stillweb.clock import monotonic
 from stillweb.collections.misses import Missed
 from stillweb.coverage.agents import AGENTS, WalkPolicies
 from stillweb.diff.certify.rates import FailureRate, rate
-from stillweb.env import Action, EnvOptions, Observation, VectorEnv, VectorOptions, parse
+from stillweb.env import Action, EnvOptions, Observation, Task, VectorEnv, VectorOptions, parse
 from stillweb.errors import AgentError, InfraError, TaskError
 from stillweb.matching.resolver import UnrecordedAnswers
 from stillweb.options import Option, parse_list, parse_pairs
@@ -38,6 +39,7 @@ class CoverageOptions:
     Attributes:
         first_seed: seed of each agent's first walk; the others follow it.
         level: determinism level.
+        start: initial time of the page's clock; None for that of the recording.
     """
 
     agents: Annotated[
@@ -73,6 +75,7 @@ class CoverageOptions:
         bool, Option("Answer own text in forms from templates, as replay --derived does (record forms).")
     ] = False
     level: str = "clock"
+    start: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,12 +205,39 @@ async def measure(
         UsageError, ExtraNotInstalled: see `WalkPolicies`.
         AgentError: if no walk of an agent took a step, so that its rate would be that of nothing.
     """
-    policies = WalkPolicies(options.agents, options.agent_options)
     planned = [
         WalkRecord(agent, options.first_seed + number, starts[number % len(starts)])
         for number in range(options.seeds)
         for agent in options.agents
     ]
+    return await _measure(client, collection, planned, hosts, options, on_walk)
+
+
+async def measure_again(
+    client: ReplayClient,
+    collection: str,
+    walks: Iterable[WalkRecord],
+    hosts: Iterable[str],
+    options: CoverageOptions,
+) -> CoverageResult:
+    """Take walks of a measurement again, with other options.
+
+    Raises:
+        UsageError, ExtraNotInstalled, AgentError: as `measure`.
+    """
+    planned = [WalkRecord(walk.agent, walk.seed, walk.start) for walk in walks]
+    return await _measure(client, collection, planned, hosts, options)
+
+
+async def _measure(
+    client: ReplayClient,
+    collection: str,
+    planned: Sequence[WalkRecord],
+    hosts: Iterable[str],
+    options: CoverageOptions,
+    on_walk: OnWalk = lambda result: False,
+) -> CoverageResult:
+    policies = WalkPolicies(options.agents, options.agent_options)
     done: list[WalkRecord] = []
     ended = asyncio.Event()
     environment_id = str((await client.info()).collections[collection])
@@ -241,7 +271,7 @@ async def measure(
 
         for session in range(len(vector)):
             group.create_task(work(session))
-    for agent in options.agents:
+    for agent in dict.fromkeys(walk.agent for walk in planned):
         walks = [walk for walk in done if walk.agent == agent]
         errors = sorted({walk.error for walk in walks if walk.error})
         if errors and not any(walk.steps for walk in walks):
@@ -293,7 +323,9 @@ class _Walker:
 
     async def _walk(self, vector: VectorEnv, session: int, record: WalkRecord) -> None:
         policy = self._policies.policy(record.agent, record.start, record.seed)
-        observation, info = await vector.reset(session, url=record.start)
+        start = self._options.start
+        task = Task("walk", "", record.start, start=start) if start else None
+        observation, info = await vector.reset(session, task=task, url=None if task else record.start)
         self.start_seconds = self.start_seconds or monotonic() - self._began
         for number in range(1, self._options.steps + 1):
             if self.is_over:

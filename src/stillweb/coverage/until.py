@@ -1,8 +1,10 @@
 """Record until agents miss little: measure, record what was missed, measure again with fresh seeds.
 
-Each round records in passes and then measures. In a pass the harvest fetches linked pages, GET forms with
-the site's words and, if allowed, POST forms by plain HTTP. Filling walks (`fill`) then act on the replay and
-fetch what it lacks; their share of steps that needed the site says when a measurement is worth its time.
+Each round records in passes and then measures. First, walks that missed requests with the page's time are
+repeated at another time, which proves rules for these (`times`). In a pass the harvest fetches linked pages,
+GET forms with the site's words and, if allowed, POST forms by plain HTTP. Filling walks (`fill`) then act on
+the replay and fetch what it lacks; their share of steps that needed the site says when a measurement is worth
+its time.
 Where they missed writes, walks on the live site and amend record these. At the end of a round, forms that
 agents sent with own text are recorded with several texts (`record forms`), for a replay with --derived.
 Explore is the last resort.
@@ -24,10 +26,12 @@ from stillweb.certs import CertAuthority
 from stillweb.clock import monotonic
 from stillweb.collections.branches import FormOutcome, read_forms
 from stillweb.collections.layout import Collection
+from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.misses import Missed
 from stillweb.coverage.causes import MissCause, Obstacles, causes_of, closable_rate
 from stillweb.coverage.fill import FillOptions, FillReport, fill
 from stillweb.coverage.measure import CoverageOptions, CoverageResult, OnWalk, measure
+from stillweb.coverage.times import prove_times, to_repeat
 from stillweb.model import MUTATIONS
 from stillweb.options import Option, parse_duration, parse_share
 from stillweb.record.amend.amend import AmendOptions, amend
@@ -55,6 +59,7 @@ _MEASURE_LEAST, _MEASURE_MOST = 0.1, 0.15  # shares of the whole time that are k
 _FIRST_MOST = 0.1  # share of the whole time that the first measurement may use
 _SURE = 2  # walks of each agent before a measurement may end early
 _LEAST = 20.0  # seconds that are worth another stage, if replay and browser start in less
+_TIMES_SHARE = 0.1  # share of the whole time for walks at another time
 _FORMS_SHARE = 0.1  # share of the whole time for forms with own text
 _DERIVED_SHARE = 0.05  # share of the whole time for the walks with their templates
 _FORMS, _FORM_PAGES = 20, 12  # forms, and pages that are requested after each
@@ -268,6 +273,7 @@ class _Loop:
     async def _record(self, result: CoverageResult) -> Counter[str]:
         """Record in passes until the filling walks find little that is new; return the exchanges by means."""
         recorded: Counter[str] = Counter()
+        recorded["times"] = await self._prove_times(result)
         misses, walked = result.misses(), sum(1 for _ in result.steps())
         searches: list[Missed] = []
         self._own_text.add(misses)
@@ -295,6 +301,25 @@ class _Loop:
         if self._records_forms and self._to_record + _FORMS_SHARE * self._options.seconds > self._least:
             recorded["forms"] = await self._record_forms()
         return recorded
+
+    async def _prove_times(self, result: CoverageResult) -> int:
+        """Repeat walks that missed requests with the page's time; return the number of new rules."""
+        rules = read_rules(self._collection)
+        walks = to_repeat(result, self._collection.manifest().recorded_at, rules)
+        if not walks or self._options.backend != BACKENDS[0] or self._to_record < self._least:
+            return 0
+        self._say(f"times: {len(walks)} walks at another time")
+        seconds = max(_LEAST, _TIMES_SHARE * self._options.seconds)
+        options = replace(self._options.measure, seconds=seconds)
+        hosts = {host_of(capture.url) for capture in self._collection.captures()}
+        await asyncio.to_thread(ensure_sealed, self._collection)
+        async with (
+            serve_by(self._options.backend, self._collection, self._ca) as url,
+            ReplayClient(url) as client,
+        ):
+            count = await prove_times(client, self._collection, hosts, walks, options)
+        self._say(f"times: {count} rules")
+        return count
 
     @property
     def _records_forms(self) -> bool:

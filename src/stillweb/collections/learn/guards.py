@@ -26,6 +26,7 @@ from stillweb.collections.layout import Collection
 from stillweb.errors import CollectionError
 from stillweb.http.codec import decode
 from stillweb.matching.keys import request_key
+from stillweb.matching.pagetimes import RECORDED, instant_of
 from stillweb.matching.parts import Leaf, Parts, Where
 from stillweb.matching.values import DAY, ValueKind, fits, kind_of, masked
 from stillweb.model import Capture, Exchange, Headers, Request, header
@@ -67,6 +68,11 @@ class Observed:
     def kinds(self) -> tuple[ValueKind | None, ...]:
         """For each leaf, why it may be volatile."""
         return tuple(kind_of(leaf.text, self.near, self.within) for leaf in self.leaves)
+
+    def holds_present(self, leaf: Leaf) -> bool:
+        """Return True if a value is the time of the visit, not one that the page computed from it."""
+        time = instant_of(leaf.text)
+        return time is not None and any(time.is_within(round(at) * 10**6, RECORDED) for at in self.near)
 
     @cached_property
     def likeness(self) -> bytes:

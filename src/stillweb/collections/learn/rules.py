@@ -7,7 +7,9 @@ A wrong rule causes wrong 200s, so the comparison is narrow and leaves much unle
   number or a random name (`values`). Numbers of few digits and words never count;
 - a location is volatile only if the recordings share no value there: a session's token is equal in all
   requests of one recording and never in both; a digest of a file's content is shared;
-- values that a response gave to the page, or that may name a thing, are examined further (`guards`).
+- values that a response gave to the page, or that may name a thing, are examined further (`guards`);
+- times are volatile only if all of a request are the present of their visit. The times of a range ("the last
+  hour") are compared by their distances (`pagetimes`), since another range has another answer.
 
 A parameter may be a set: `modules=a|b|c`, whose elements have another order at another visit. Two requests
 that differ only in that order prove it if their bodies consist of the same bytes. These may have another
@@ -23,6 +25,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from itertools import pairwise
 from urllib.parse import unquote, urlsplit
 
@@ -39,13 +42,14 @@ from stillweb.collections.learn.guards import (
     objection,
     observe,
 )
+from stillweb.collections.learn.pagetimes import clock_rules
 from stillweb.collections.manifest import write_atomically
 from stillweb.http.codec import decode
 from stillweb.matching.parts import Leaf, Where
 from stillweb.matching.rules import ANY_PATH, Rule, RuleOrigin, Rules
 from stillweb.matching.values import SET, ValueKind, elements, fits, kind_of, shape_of
 from stillweb.model import Capture, Headers, header
-from stillweb.urls import wire_url
+from stillweb.urls import from_timestamp, wire_url
 
 # Host, path, the other fields of the query with their positions, the parameter, its elements.
 _Request = tuple[str, str, tuple[str, ...], str, tuple[str, ...]]
@@ -169,6 +173,8 @@ def _by_name(headers: Headers) -> dict[str, list[str]]:
 
 
 _HOUR = 3600.0
+_UNKNOWN = "19700101"  # start of a page clock that no manifest states: no time is near it
+ANOTHER_TIME = "a time that is not the page's present: another one is another range"
 _MOST = 400  # of similar requests; larger groups are paired in order instead of by least difference
 _GENERAL = 3  # paths of a host with the same rule make it a rule of the host
 
@@ -197,6 +203,7 @@ class Learned:
         unmatched: number of them without an exact counterpart.
         pairs: of requests that differ in possibly volatile values only.
         response_headers: names of response fields that differ between exact counterparts, and how often.
+        clock: start of the page clock of the recording, for rules of shape `clock`.
     """
 
     rules: tuple[Rule, ...]
@@ -205,6 +212,7 @@ class Learned:
     unmatched: tuple[int, int] = (0, 0)
     pairs: int = 0
     response_headers: tuple[tuple[str, int], ...] = ()
+    clock: datetime | None = None
 
 
 def learn(first: Collection, second: Collection) -> Learned:
@@ -232,9 +240,12 @@ def learn(first: Collection, second: Collection) -> Learned:
 
     rules, rejected = _decide(sights, refuse, RuleOrigin.LEARNED, lambda r: not _shared(values, r, r.shape))
     twins = _counterparts(ones, others)
+    starts = [from_timestamp(each.manifest().recorded_at or _UNKNOWN) for each in (first, second)]
+    ranges, others_times = _range_rules(pairs, starts[0], starts[1] - starts[0])
     return Learned(
-        rules=tuple(rules + header_rules(twins) + set_rules(first, second)),
-        rejected=tuple(rejected),
+        rules=tuple(rules + ranges + header_rules(twins) + set_rules(first, second)),
+        rejected=tuple(rejected + others_times),
+        clock=starts[0] if ranges else None,
         requests=(len(ones), len(others)),
         unmatched=(len(left), len(right)),
         pairs=len(pairs),
@@ -287,7 +298,7 @@ def merge(rules: Rules, learned: Learned) -> Rules:
             merged.append(rule)
             del new[_identity(rule)]
     defaults = tuple(rule for rule in rules.volatile if rule.origin is RuleOrigin.DEFAULT)
-    return replace(rules, volatile=(*merged, *new.values(), *defaults))
+    return replace(rules, volatile=(*merged, *new.values(), *defaults), clock=learned.clock or rules.clock)
 
 
 def read_rules(collection: Collection) -> Rules:
@@ -335,11 +346,45 @@ def _sights(pairs: Iterable[tuple[Observed, Observed]], known: Rules) -> Sights:
         differing = [row for row in rows if row[0].text != row[1].text]
         path = one.path_glob(row[0] for row in differing)
         taken = _taken(known, one) & _taken(known, other)
+        is_range = _is_range(one, other)
         for leaf, twin, kind, twin_kind in differing:
+            if is_range and kind is ValueKind.TIME:
+                continue
             if kind and twin_kind and f"{leaf.where}:{leaf.name}" not in taken:
                 sight = PlaceSighting(one, other, (leaf.text, twin.text), (kind, twin_kind))
                 sights.setdefault(_place(one, leaf, path), []).append(sight)
     return sights
+
+
+def _is_range(one: Observed, other: Observed) -> bool:
+    """Return True if two requests differ in times, and not all of these are the present of their visit."""
+    return any(
+        kind is ValueKind.TIME and leaf.text != twin.text
+        and not (one.holds_present(leaf) and other.holds_present(twin))
+        for leaf, twin, kind in zip(one.leaves, other.leaves, one.kinds, strict=True)
+    )  # fmt: skip
+
+
+def _range_rules(
+    pairs: Iterable[tuple[Observed, Observed]], start: datetime, later: timedelta
+) -> tuple[list[Rule], list[Rejected]]:
+    """Return the rules for times of ranges, and the places of others that are not compared."""
+    ranges = [(one, other) for one, other in pairs if _is_range(one, other)]
+    walks = [one.request for one, _ in ranges], [other.request for _, other in ranges]
+    rules = clock_rules([walks], start, later)
+
+    def has_rule(seen: Observed, leaf: Leaf) -> bool:
+        return any(
+            (rule.where, rule.name) == (leaf.where, leaf.name) and rule.applies(seen.parts) for rule in rules
+        )
+
+    others = {
+        Rejected(leaf.where, leaf.name, one.parts.host, one.parts.path, ANOTHER_TIME)
+        for one, other in ranges
+        for leaf, twin, kind in zip(one.leaves, other.leaves, one.kinds, strict=True)
+        if kind is ValueKind.TIME and leaf.text != twin.text and not has_rule(one, leaf)
+    }
+    return rules, sorted(others, key=repr)
 
 
 def _by_own_shape(seen: Iterable[Observed], known: Rules) -> Iterator[tuple[RequestPlace, PlaceSighting]]:
@@ -347,7 +392,8 @@ def _by_own_shape(seen: Iterable[Observed], known: Rules) -> Iterator[tuple[Requ
     for each in seen:
         taken = _taken(known, each)
         for leaf, kind in zip(each.leaves, each.kinds, strict=True):
-            own = kind in (ValueKind.TIME, ValueKind.DRAW) or (kind and fits("uuid", leaf.text))
+            own = kind is ValueKind.DRAW or (kind and fits("uuid", leaf.text))
+            own = own or (kind is ValueKind.TIME and each.holds_present(leaf))
             if kind and own and f"{leaf.where}:{leaf.name}" not in taken:
                 place = _place(each, leaf, each.path_glob([leaf]))
                 yield place, PlaceSighting(each, each, (leaf.text, leaf.text), (kind, kind))

@@ -1,0 +1,116 @@
+"""Rules for times of requests that follow the page's clock, from two walks or recordings. Pure.
+
+The second walk repeats the first one on the same recording; only the page's clock starts `LATER`. A time that
+the site gave to the page, or that a user picked, is the same in both. All times that follow the clock move by
+the same amount. Requests that differ otherwise are no evidence. Two recordings are compared likewise, by the
+starts of their clocks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from stillweb.matching.pagetimes import RECORDED, Instant, instant_of, microseconds
+from stillweb.matching.parts import Leaf, Parts, Where
+from stillweb.matching.rules import ANY_PATH, Rule, RuleOrigin
+from stillweb.matching.values import CLOCK, ValueKind, kind_of
+from stillweb.model import Request
+
+LATER = timedelta(minutes=47, seconds=13)
+"""Difference of the clocks, longer than `RECORDED`: no time that the recording holds fits both walks."""
+
+_SLACK = timedelta(seconds=30)  # by which the second walk may be slower, since its requests are misses
+_PLACES = frozenset({Where.QUERY, Where.FORM, Where.JSON, Where.MULTIPART})
+"""A time in a path names a thing, such as a note by the time of its making."""
+_GENERAL = 3  # paths of a host with the same rule make it a rule of the host
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    parts: Parts
+    times: dict[Leaf, Instant]
+
+
+Walks = Iterable[tuple[Iterable[Request], Iterable[Request]]]
+
+
+def clock_rules(walks: Walks, start: datetime, later: timedelta = LATER) -> list[Rule]:
+    """Return rules for the times that moved with the page's clock.
+
+    Args:
+        walks: requests of each walk whose clock began at `start`, and those of the same walk, later.
+        start: start of the page clock of the recording.
+        later: difference of the clocks.
+    """
+    proofs: dict[Rule, set[str]] = defaultdict(set)
+    for first, second in walks:
+        waiting: dict[bytes, list[_Timed]] = defaultdict(list)
+        for other in filter(None, map(_timed, second)):
+            waiting[_likeness(other)].append(other)
+        for one in filter(None, map(_timed, first)):
+            for other in waiting[_likeness(one)]:
+                for leaf in _moved(one, other, start, later):
+                    proofs[_rule(one.parts, leaf)].add(one.parts.path)
+    return _general(proofs)
+
+
+def _timed(request: Request) -> _Timed | None:
+    parts = Parts.of(request)
+    times = {leaf: time for leaf in parts.leaves(_PLACES) if (time := instant_of(leaf.text)) is not None}
+    return _Timed(parts, times) if times else None
+
+
+def _likeness(timed: _Timed) -> bytes:
+    return timed.parts.without(dict.fromkeys(timed.times, CLOCK))
+
+
+def _moved(one: _Timed, other: _Timed, start: datetime, later: timedelta) -> list[Leaf]:
+    """Return the times that differ, if they moved together, by the clock's difference, near its time."""
+    pairs = [
+        (leaf, before, after)
+        for (leaf, before), after in zip(one.times.items(), other.times.values(), strict=True)
+        if before != after
+    ]
+    if not pairs or any(before.notation != after.notation for _, before, after in pairs):
+        return []
+    step = max(before.step for _, before, _ in pairs)
+    moves = {after.at // step - before.at // step for _, before, after in pairs}
+    move = timedelta(microseconds=next(iter(moves)) * step)
+    if len(moves) > 1 or abs(move - later) > _SLACK:
+        return []
+    begun = microseconds(start), microseconds(start + later)
+    near = any(
+        all(each.is_within(at, RECORDED) for each, at in zip(pair[1:], begun, strict=True)) for pair in pairs
+    )
+    return [leaf for leaf, _, _ in pairs] if near else []
+
+
+def _rule(parts: Parts, leaf: Leaf) -> Rule:
+    path = "/".join("*" if _is_name(each) else each for each in parts.path.split("/"))
+    return Rule(leaf.where, leaf.name, CLOCK, parts.host, path, parts.method, RuleOrigin.LEARNED)
+
+
+def _is_name(segment: str) -> bool:
+    """Return True for a segment that names one thing of many, such as a UUID."""
+    return kind_of(segment, ()) is ValueKind.RANDOM or bool(re.fullmatch(r"[0-9]+", segment))
+
+
+def _general(proofs: dict[Rule, set[str]]) -> list[Rule]:
+    """Return the rules; one rule of the host for places that are proved on several of its paths."""
+    groups: dict[Rule, list[Rule]] = defaultdict(list)
+    for rule in proofs:
+        whole = Rule(rule.where, rule.name, CLOCK, rule.host, ANY_PATH, rule.method, rule.origin)
+        groups[whole].append(rule)
+    found = []
+    for whole, group in groups.items():
+        for rule in [whole] if len(group) >= _GENERAL else group:
+            paths = len(set().union(*(proofs[each] for each in (group if rule is whole else [rule]))))
+            evidence = f"at two times: moved with the page's clock on {paths} paths"
+            found.append(
+                Rule(rule.where, rule.name, CLOCK, rule.host, rule.path, rule.method, rule.origin, evidence)
+            )
+    return sorted(found, key=repr)

@@ -1,0 +1,105 @@
+"""Requests that hold the page's time: proved by walks at another time, and answered in later walks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stillweb.collections.layout import Collection
+from stillweb.collections.learn.rules import read_rules
+from stillweb.coverage import CoverageOptions, CoverageResult, measure
+from stillweb.coverage.times import prove_times, to_repeat
+from stillweb.env import Env
+from stillweb.record.crawl.crawl import crawl
+from stillweb.record.options import CrawlOptions
+from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
+
+pytestmark = pytest.mark.browser
+HOME = "https://site.test/"
+OPTIONS = CoverageOptions(agents=("uniform",), seeds=3, steps=8, jobs=3)
+
+PAGE = """<link rel=icon href="data:,"><h1>Runs</h1><output></output>
+<button data-hours=1>Hour</button><button data-hours=2>Two hours</button><button data-day=1>Day</button>
+<button data-item=1763000000000>Item</button>
+<script>
+  const show = (query) => fetch('/runs?' + query).then((r) => r.ok ? r.text() : 'missing')
+    .then((text) => { document.querySelector('output').textContent = text; });
+  const range = (since, until) => show(`since=${since}&until=${until}`);
+  const last = (hours) => range(Date.now() - hours * 3600000, Date.now());
+  document.onclick = ({target: {dataset: {hours, day, item}}}) =>
+    hours ? last(hours) : day ? range(1762905600000, 1762992000000) : item && show(`item=${item}`);
+  last(1);
+</script>"""
+
+
+def build(site: Any) -> None:
+    site.page("/", PAGE)
+    site.page("/favicon.ico", "", status=404)
+    site.answers["/runs"] = lambda asked: site.reply("3 runs of the last hour")
+
+
+@asynccontextmanager
+async def replayed(collection: Collection, ca: Any) -> AsyncIterator[ReplayClient]:
+    await asyncio.to_thread(ensure_sealed, collection)
+    async with (
+        serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
+        ReplayClient(server.url) as client,
+    ):
+        yield client
+
+
+async def proved(collection: Collection, ca: Any) -> tuple[CoverageResult, int]:
+    recorded_at = collection.manifest().recorded_at
+    async with replayed(collection, ca) as client:
+        result = await measure(client, "site", [HOME], {"site.test"}, OPTIONS)
+        walks = to_repeat(result, recorded_at, read_rules(collection))
+        return result, await prove_times(client, collection, {"site.test"}, walks, OPTIONS)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("level", ["clock", "exact"])
+async def test_the_last_hour_is_answered_later_and_no_other_range(
+    tmp_path: Path, ca: Any, site: Any, level: str
+) -> None:
+    build(site)
+    collection = Collection.create(tmp_path, "site")
+    await crawl([HOME], collection, ca, CrawlOptions(limit=1, record=site.options))
+    result, count = await proved(collection, ca)
+    assert result.miss_rate().failed
+    assert count == 2
+    rules = [(rule.where, rule.name, rule.shape, rule.path) for rule in read_rules(collection).own]
+    assert rules == [("query", "since", "clock", "/runs"), ("query", "until", "clock", "/runs")]
+
+    misses: dict[str, int] = {}
+    async with replayed(collection, ca) as client, Env(client.url, level=level) as env:
+        observation, info = await env.reset(url=HOME)
+        assert info["traffic"]["missed"] == []
+        for name in ("Hour", "Two hours", "Day", "Item", "Hour"):
+            await env.step({"action": "wait", "ms": 5000})
+            bid = next(node.bid for node in observation.nodes if node.name == name)
+            observation, _, _, _, info = await env.step({"action": "click", "bid": bid})
+            misses[name] = info["traffic"]["misses"]
+        ledger = await client.ledger(info["session"])
+    assert misses == {"Hour": 0, "Two hours": 1, "Day": 1, "Item": 1}
+    assert [entry.tier for entry in ledger.entries if "/runs" in entry.url] == [
+        "exact", "normalised", "miss", "miss", "miss", "normalised"
+    ]  # fmt: skip
+    reasons = [entry.reason for entry in ledger.entries if entry.tier == "normalised"]
+    assert reasons == ["time of the page: query:since, query:until"] * 2
+
+
+async def test_another_client_gets_no_answer_by_time(tmp_path: Path, ca: Any, site: Any) -> None:
+    build(site)
+    collection = Collection.create(tmp_path, "site")
+    await crawl([HOME], collection, ca, CrawlOptions(limit=1, record=site.options))
+    await proved(collection, ca)
+    async with replayed(collection, ca) as client, Env(client.url, level="network") as env:
+        _, info = await env.reset(url=HOME)
+        ledger = await client.ledger(info["session"])
+    (runs,) = (entry for entry in ledger.entries if "/runs" in entry.url)
+    assert runs.tier == "miss"
