@@ -49,7 +49,7 @@ from stillweb.errors import InfraError, TaskError
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 from stillweb.replay.ledger.file import LedgerLine
-from stillweb.replay.ledger.misses import gather
+from stillweb.replay.ledger.misses import gather_misses
 from stillweb.urls import host_of, wire_url
 
 REACH = (*RESOLVE, "--upstream-ca", str(SITES_CA))
@@ -129,9 +129,9 @@ class Counting:
         return {
             "counts": dict(self.counts),
             "missed": self.missed.most_common(),
-            "reasons": Counter(each.reason.partition(":")[0] for each in gather(lines)).most_common(),
-            "withheld": len(list(gather(lines))) - len(list(gather(stored))),
-            "misses": [each.to_line() for each in gather(stored)],
+            "reasons": Counter(each.reason.partition(":")[0] for each in gather_misses(lines)).most_common(),
+            "withheld": len(list(gather_misses(lines))) - len(list(gather_misses(stored))),
+            "misses": [each.to_line() for each in gather_misses(stored)],
         }
 
 

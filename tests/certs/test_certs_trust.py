@@ -12,10 +12,9 @@ from pathlib import Path
 
 import click
 import pytest
-import yaml
 from click.testing import CliRunner
 
-from stillweb.certs import TARGETS, CertAuthority, install_nss, recipe, spki_flag, write_bundle
+from stillweb.certs import TARGETS, CertAuthority, install_nss, spki_flag, trust_recipe, write_bundle
 from stillweb.cli.certs import certs
 from stillweb.errors import CaMissing, CertError, ProgramNotFound, UsageError
 
@@ -64,7 +63,7 @@ async def test_python(ca, server):
     assert status
     assert "CERTIFICATE_VERIFY_FAILED" in told
     write_bundle(ca)
-    status, told = await run(sys.executable, "-c", FETCH, server, **exports(recipe(ca, "python").text))
+    status, told = await run(sys.executable, "-c", FETCH, server, **exports(trust_recipe(ca, "python").text))
     assert (status, told.strip()) == (0, "hello")
 
 
@@ -78,7 +77,7 @@ def test_the_bundle_keeps_the_roots_and_holds_ours_once(ca, tmp_path):
 async def test_node(ca, server):
     script = f"fetch('{server}').then(r => r.text()).then(console.log, () => process.exit(3))"
     assert (await run("node", "-e", script))[0] == 3
-    status, told = await run("node", "-e", script, **exports(recipe(ca, "node").text))
+    status, told = await run("node", "-e", script, **exports(trust_recipe(ca, "node").text))
     assert (status, told.strip()) == (0, "hello")
 
 
@@ -110,18 +109,18 @@ def test_nss_without_certutil_says_what_to_install(ca, tmp_path, monkeypatch):
 
 
 def test_recipes_that_are_files_parse_and_name_files_that_exist(ca):
-    policies = json.loads(recipe(ca, "firefox").text)
+    policies = json.loads(trust_recipe(ca, "firefox").text)
     assert Path(policies["policies"]["Certificates"]["Install"][0]).read_bytes() == ca.cert_pem
-    assert Path(yaml.safe_load(recipe(ca, "pywb").text)["proxy"]["ca_file_cache"]) == ca.pywb_file.resolve()
-    confdir = recipe(ca, "mitmproxy").text.partition("confdir=")[2]
+    assert Path(trusted["ca_file_cache"]) == ca.pywb_file.resolve()
+    confdir = trust_recipe(ca, "mitmproxy").text.partition("confdir=")[2]
     assert (Path(confdir) / "mitmproxy-ca.pem").is_file()
     assert spki_flag(ca) == f"--ignore-certificate-errors-spki-list={ca.spki},{ca.ca_spki}"
-    assert recipe(ca, "chromium").text.startswith(spki_flag(ca) + "\n")
+    assert trust_recipe(ca, "chromium").text.startswith(spki_flag(ca) + "\n")
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_recipe_shows_a_key(ca, target):
-    text = recipe(ca, target).text
+    text = trust_recipe(ca, target).text
     assert text
     assert "PRIVATE KEY" not in text
     assert "ca-key" not in text

@@ -26,7 +26,7 @@ from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.record.recording import collection_to_fill
 from stillweb.replay.client import ReplayClient
 from stillweb.replay.ledger.file import LedgerLine
-from stillweb.replay.ledger.misses import gather
+from stillweb.replay.ledger.misses import gather_misses
 from stillweb.replay.server.server import ReplayOptions, serve
 
 HOME = "https://site.test/"
@@ -73,7 +73,7 @@ async def played(collection: Collection, ca, url: str, button: str) -> tuple[lis
         (bid, *_) = [node.bid for node in observation.nodes if (node.role, node.name) == ("button", button)]
         observation, *_ = await env.step({"action": "click", "bid": bid})
         entries = (await client.ledger(info["session"])).entries
-    return gather(
+    return gather_misses(
         LedgerLine(info["session"], collection.name, "", each) for each in entries
     ), observation.title
 

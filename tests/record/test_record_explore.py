@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from stillweb.browser.input.controls import Control, FormField, PageForm, PageState
 from stillweb.browser.input.walker import Act
-from stillweb.collections.reachability import FILE, Reach, ReachedState, Tried, read_reach, to_line
+from stillweb.collections.reachability import (
+    FILE,
+    ReachabilityMap,
+    ReachedState,
+    TriedAction,
+    read_reachability,
+    to_line,
+)
 from stillweb.errors import CollectionError, UsageError
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.explore import resume
@@ -231,12 +238,16 @@ def test_what_a_form_asks_for_by_its_address_is_reported_without_sending_it():
 
 
 def test_a_run_goes_on_with_links_that_were_only_opened_and_with_what_changes_the_site():
-    reach = Reach()
+    reach = ReachabilityMap()
     for line in (
         ReachedState("first", "https://site.test/", (Act("open", value="https://site.test/").to_dict(),), 3),
-        Tried("first", Act("click", "1").to_dict(), "a", (("GET", "https://site.test/a"),), how=RECORDED),
-        Tried("first", Act("click", "2").to_dict(), "add", how=WAITING),
-        Tried("first", Act("click", "3").to_dict(), "b", (("GET", "https://else.test/b"),), how="outside"),
+        TriedAction(
+            "first", Act("click", "1").to_dict(), "a", (("GET", "https://site.test/a"),), how=RECORDED
+        ),
+        TriedAction("first", Act("click", "2").to_dict(), "add", how=WAITING),
+        TriedAction(
+            "first", Act("click", "3").to_dict(), "b", (("GET", "https://else.test/b"),), how="outside"
+        ),
         ReachedState("last", "https://site.test/z", (Act("open", value="https://site.test/z").to_dict(),), 0),
     ):
         reach.add(line)
@@ -279,7 +290,7 @@ def test_a_control_is_known_when_it_did_the_same_on_two_pages_and_never_another_
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 pairs = st.lists(st.tuples(texts, texts), max_size=3).map(tuple)
 tried = st.builds(
-    Tried, texts, st.fixed_dictionaries({"do": texts, "control": texts}), texts, pairs, pairs, texts,
+    TriedAction, texts, st.fixed_dictionaries({"do": texts, "control": texts}), texts, pairs, pairs, texts,
     st.sampled_from(["tried", "recorded", "not come to"]), texts,
 )  # fmt: skip
 states = st.builds(
@@ -294,23 +305,23 @@ def test_a_map_is_read_as_it_was_written_but_for_a_line_that_was_cut_off(tmp_pat
     path = tmp_path_factory.mktemp("map") / FILE
     written = "".join(map(to_line, lines))
     path.write_text(written, "utf-8")
-    reach = read_reach(path)
+    reach = read_reachability(path)
     assert [*reach.states.values()] == list(
         {each.state: each for each in lines if isinstance(each, ReachedState)}.values()
     )
-    last = {(e.state, json.dumps(e.action, sort_keys=True)): e for e in lines if isinstance(e, Tried)}
+    last = {(e.state, json.dumps(e.action, sort_keys=True)): e for e in lines if isinstance(e, TriedAction)}
     assert list(reach.actions.values()) == list(last.values())
     if lines:
         tail = to_line(lines[-1])
         path.write_text(written + tail[: min(cut, len(tail) - 2)], "utf-8")
-        assert read_reach(path) == reach
+        assert read_reachability(path) == reach
 
 
 def test_a_line_that_is_none_is_named_with_its_number(tmp_path: Path):
     path = tmp_path / FILE
     path.write_text(to_line(ReachedState("d", "https://site.test/", ())) + '{"version": 9}\n')
     with pytest.raises(CollectionError, match="line 2") as caught:
-        read_reach(path)
+        read_reachability(path)
     assert caught.value.hint
 
 

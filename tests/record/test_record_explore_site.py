@@ -11,8 +11,8 @@ from stillweb import clock
 from stillweb.browser import launch
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.seal import seal
-from stillweb.collections.reachability import FILE, Reach, read_reach
-from stillweb.env.reachability import check_reach, sample_reach
+from stillweb.collections.reachability import FILE, ReachabilityMap, read_reachability
+from stillweb.env.reachability import check_reachability, sample_actions
 from stillweb.errors import RecordError
 from stillweb.model import Page
 from stillweb.record.crawl.scope import Scope
@@ -58,7 +58,7 @@ async def go(collection: Collection, ca, site, budget: int) -> tuple[ExploreRepo
     return await explore(collection, ca, scope, options, events.append), events
 
 
-def told(reach: Reach) -> set[tuple[str, str]]:
+def told(reach: ReachabilityMap) -> set[tuple[str, str]]:
     return {(each.told, each.how) for each in reach.actions.values()}
 
 
@@ -86,7 +86,7 @@ async def test_what_an_agent_may_do_is_recorded_and_its_map_holds_in_replay(tmp_
     posted = asked.index(("POST", "/basket"))
     assert asked.index(("GET", "/search?q=kettle")) < posted < asked.index(("GET", "/receipt"))
 
-    reach = read_reach(collection.path / FILE)
+    reach = read_reachability(collection.path / FILE)
     assert {
         ('click link "Log out"', "destructive"),
         ('click link "Elsewhere"', "outside of the scope"),
@@ -105,13 +105,13 @@ async def test_what_an_agent_may_do_is_recorded_and_its_map_holds_in_replay(tmp_
     site.answers.clear()  # the site is no more
     seal(collection)
     wanted = ("submit ", "click button")
-    actions = [each for each in sample_reach(reach, 100) if each.told.startswith(wanted)]
+    actions = [each for each in sample_actions(reach, 100) if each.told.startswith(wanted)]
     async with (
         serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
         ReplayClient(server.url) as client,
         launch(spki=ca.spki_hashes()) as browser,
     ):
-        checked = await check_reach(client, browser, "site", reach, actions)
+        checked = await check_reachability(client, browser, "site", reach, actions)
     assert {'click button "Add"', 'click button "More"'} <= {each.told for each in checked}
     assert [each for each in checked if not (each.holds and each.same_state and each.same_next)] == []
 

@@ -27,7 +27,7 @@ from stillweb.coverage import (
     UntilOptions,
     WalkRecord,
     causes_of,
-    measure,
+    measure_coverage,
     record_until,
 )
 from stillweb.coverage import fill as filling
@@ -700,7 +700,7 @@ async def missed_by_agents(collection: Collection, ca, seed: int) -> tuple[set[s
         serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
         ReplayClient(server.url) as client,
     ):
-        result = await measure(client, "site", [HOME], {"site.test"}, options)
+        result = await measure_coverage(client, "site", [HOME], {"site.test"}, options)
     assert not [walk.error for walk in result.walks if walk.error]
     return {missed for step in result.steps() for missed in step.missed}, result.miss_rate().share
 
@@ -770,7 +770,7 @@ class TestASite:
             serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
             ReplayClient(server.url) as client,
         ):
-            result = await measure(client, "site", [HOME], {"site.test"}, options)
+            result = await measure_coverage(client, "site", [HOME], {"site.test"}, options)
         assert not result.complete
         assert len(result.walks) == 1
         assert len(result.walks[0].steps) < 30
@@ -807,7 +807,7 @@ class TestASite:
         async def measured(server: ReplayClient, url: str) -> CoverageResult:
             given = {"model": "m", "base_url": url, "retries": "0"}
             options = CoverageOptions(agents=("openai",), agent_options=given, seeds=2, steps=2, jobs=1)
-            return await measure(server, "site", [HOME], {"site.test"}, options)
+            return await measure_coverage(server, "site", [HOME], {"site.test"}, options)
 
         async with (
             serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,

@@ -26,7 +26,7 @@ from stillweb.matching.redaction import Placeholders, canonical, cookie_pairs, k
 from stillweb.model import header
 from stillweb.record.behaviors.options import parse_behaviors
 from stillweb.record.crawl.crawl import crawl
-from stillweb.record.login.run import ManualLogin, full_browser, log_in_manually
+from stillweb.record.login.run import ManualLogin, full_browser, record_login
 from stillweb.record.login.steps import LoginIndicator, read_login, read_storage_state
 from stillweb.record.options import CrawlOptions, RecordOptions
 from stillweb.record.recording import collection_to_fill
@@ -309,7 +309,7 @@ async def test_a_login_by_hand_needs_a_display(tmp_path: Path, ca, site, monkeyp
         monkeypatch.delenv(name, raising=False)
     chosen = ManualLogin(HOME, tmp_path / "state.json", None, site.options, Profile())
     with pytest.raises(UsageError, match="no display"):
-        await log_in_manually(ca, chosen, lambda _: None)
+        await record_login(ca, chosen, lambda _: None)
 
 
 async def test_a_login_by_hand_is_saved_when_its_sign_is_shown(tmp_path: Path, ca, site, display) -> None:
@@ -322,7 +322,7 @@ async def test_a_login_by_hand_is_saved_when_its_sign_is_shown(tmp_path: Path, c
 
     save = tmp_path / "out" / "state.json"
     chosen = ManualLogin(HOME + "login", save, LoginIndicator(text="Welcome back"), site.options, Profile())
-    await log_in_manually(ca, chosen, lambda page: typing.append(asyncio.ensure_future(by_hand(page))))
+    await record_login(ca, chosen, lambda page: typing.append(asyncio.ensure_future(by_hand(page))))
 
     assert save.stat().st_mode & 0o777 == 0o600
     assert [cookie["value"] for cookie in read_storage_state(save).state["cookies"]] == members.issued[1:]

@@ -9,7 +9,7 @@ import pytest
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.seal import seal
-from stillweb.collections.reachability import FILE, read_reach
+from stillweb.collections.reachability import FILE, read_reachability
 from stillweb.diff.compare.run import DiffOptions, diff
 from stillweb.env.env import Env
 from stillweb.env.tasks.task import Task
@@ -128,7 +128,7 @@ async def test_exploring_enters_routes_and_opens_those_beyond_its_budget(
     assert report.faults == []
     recorded = {capture.url for capture in collection.captures()}
     assert {f"{HOME}api/{name}" for name in ("start", "users", "settings", "users/7")} <= recorded
-    reach = read_reach(collection.path / FILE)
+    reach = read_reachability(collection.path / FILE)
     if budget > 1:
         entered = {page_address(state.url) for state in reach.states.values()}
         assert {f"{HOME}#/users", f"{HOME}#/settings", f"{HOME}#/users/7"} <= entered

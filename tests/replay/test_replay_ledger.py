@@ -44,7 +44,7 @@ from stillweb.replay import (
     serve_cluster,
 )
 from stillweb.replay.ledger.file import LedgerFile, LedgerFileReader, LedgerLine
-from stillweb.replay.ledger.misses import gather
+from stillweb.replay.ledger.misses import gather_misses
 from stillweb.replay.ledger.session import BODIES, BODY, ClosedSessions, SessionLedger
 from stillweb.replay.ledger.source import FileSource, ServerSource, follow
 
@@ -235,7 +235,7 @@ def test_a_source_that_is_not_there_is_said_as_such(tmp_path: Path) -> None:
 
 def test_equal_misses_are_one_with_its_first_and_last_sighting() -> None:
     page = {"resource": "document"}
-    found = gather(
+    found = gather_misses(
         [
             line(1, "exact", f"{SHOP}/a", **page),
             line(2, "miss", f"{SHOP}/api", referer=f"{SHOP}/"),
@@ -249,7 +249,7 @@ def test_equal_misses_are_one_with_its_first_and_last_sighting() -> None:
     assert [(each.count, each.url) for each in found] == [(2, f"{SHOP}/api"), (1, f"{SHOP}/once")]
     assert found[0].first == Sighting("s1", 2, f"{SHOP}/", f"{SHOP}/a")
     assert found[0].last == Sighting("s1", 6, f"{SHOP}/b", f"{SHOP}/b")
-    guesses = gather([line(7, "pywb", f"{SHOP}/guessed"), line(8, "fuzzy", f"{SHOP}/f")], guesses=True)
+    guesses = gather_misses([line(7, "pywb", f"{SHOP}/guessed"), line(8, "fuzzy", f"{SHOP}/f")], guesses=True)
     assert [each.url for each in guesses] == [f"{SHOP}/guessed", f"{SHOP}/f"]
 
 
@@ -259,7 +259,7 @@ def test_bodies_and_what_frameworks_ask_by_report_misses_apart() -> None:
         return line(seq, "miss", f"{SHOP}/api", method="POST", asked=asked)
 
     lines = [post(1, "a"), post(2, "b"), post(3, "a", ("rsc", "1")), post(4, "a", ("accept-language", "de"))]
-    assert [each.count for each in gather(lines)] == [2, 1, 1]
+    assert [each.count for each in gather_misses(lines)] == [2, 1, 1]
 
 
 def test_the_file_of_misses_has_this_form(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_the_file_of_misses_has_this_form(tmp_path: Path) -> None:
         line(1, "exact", f"{SHOP}/", resource="document"),
         line(2, "miss", f"{SHOP}/api?q=ü", method="POST", resource="empty", referer=f"{SHOP}/", asked=asked),
     ]
-    (missed,) = gather(lines)
+    (missed,) = gather_misses(lines)
     golden = (
         '{"body":"e30=","body_digest":"sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a",'
         '"body_size":2,"collection":"shop","count":1,"environment_id":"e1","explained":null,'

@@ -2,7 +2,7 @@ from .audit import AuditFinding, AuditOptions, AuditReport, audit_tasks
 from .make import ALL_FAMILIES, MadeTask, MadeTasks, MakeOptions, make_tasks
 from .oracle import OracleRun, action_of, run_oracle
 from .paraphrase import ParaphrasedTasks, paraphrase_tasks
-from .perturbed import PerturbedOptions, PerturbedTask, prove_perturbed
+from .perturb import PerturbedTask, PerturbTasksOptions, perturb_tasks
 from .proof import ProofOptions, ProofResult, TaskProver
 from .site import SiteMap, read_site, split_pages
 
@@ -16,7 +16,7 @@ __all__ = [
     "MakeOptions",
     "OracleRun",
     "ParaphrasedTasks",
-    "PerturbedOptions",
+    "PerturbTasksOptions",
     "PerturbedTask",
     "ProofOptions",
     "ProofResult",
@@ -26,7 +26,7 @@ __all__ = [
     "audit_tasks",
     "make_tasks",
     "paraphrase_tasks",
-    "prove_perturbed",
+    "perturb_tasks",
     "read_site",
     "run_oracle",
     "split_pages",

@@ -7,8 +7,8 @@ from stillweb.certs.trust import (
     TARGETS,
     Recipe,
     install_nss,
-    recipe,
     spki_flag,
+    trust_recipe,
     write_bundle,
     write_java_truststore,
 )
@@ -18,8 +18,8 @@ __all__ = [
     "CertAuthority",
     "Recipe",
     "install_nss",
-    "recipe",
     "spki_flag",
+    "trust_recipe",
     "write_bundle",
     "write_java_truststore",
 ]

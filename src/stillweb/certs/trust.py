@@ -59,7 +59,7 @@ def spki_flag(ca: CertAuthority) -> str:
     return "--ignore-certificate-errors-spki-list=" + ",".join(ca.spki_hashes())
 
 
-def recipe(ca: CertAuthority, target: str) -> Recipe:
+def trust_recipe(ca: CertAuthority, target: str) -> Recipe:
     """Return the recipe for one of `TARGETS`.
 
     Raises:

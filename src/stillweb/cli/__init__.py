@@ -43,7 +43,7 @@ COMMANDS = {
     "serve": ("stillweb.cli.serve", "Serve episodes to trainers over HTTP: leases, steps, screenshots."),
     "monitor": ("stillweb.cli.monitor", "Show the state of a rollout server."),
     "cdp": ("stillweb.cli.cdp", "Start a browser on a replay session, for harnesses that use CDP."),
-    "rollout": ("stillweb.cli.rollout", "Play tasks with an agent, and store every episode."),
+    "rollout": ("stillweb.cli.episodes.rollout", "Play tasks with an agent, and store every episode."),
     "tasks": ("stillweb.cli.tasks", "Make proved tasks from recordings, and audit task files."),
     "view": ("stillweb.cli.episodes.view", "Look at trajectories in a browser: list, film, side by side."),
     "compare": ("stillweb.cli.episodes.compare", "Compare two rollouts task by task, with intervals."),

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from stillweb.certs import TARGETS, CertAuthority, install_nss, recipe, spki_flag, write_bundle
+from stillweb.certs import TARGETS, CertAuthority, install_nss, spki_flag, trust_recipe, write_bundle
 from stillweb.certs.authority import CA_DAYS, host_name
 from stillweb.cli.console import echo, print_json
 from stillweb.cli.options import FOLDER, certs_option, collections_option, json_option
@@ -98,7 +98,7 @@ def trust(targets: tuple[str, ...], certs_dir: Path, install: str | None, db: Pa
         echo(f"{db.expanduser()} trusts {ca.ca_file}", err=True)
         if not targets:
             return
-    recipes = [recipe(ca, target) for target in targets or TARGETS]
+    recipes = [trust_recipe(ca, target) for target in targets or TARGETS]
     if any(one.target == "python" for one in recipes):
         echo(f"wrote {write_bundle(ca)}", err=True)
     if as_json:

@@ -22,7 +22,14 @@ from stillweb.cli.options import (
 )
 from stillweb.cli.replay.started import replayed
 from stillweb.collections.layout import Collection
-from stillweb.coverage import CoverageOptions, CoverageResult, MissCause, causes_of, closable_rate, measure
+from stillweb.coverage import (
+    CoverageOptions,
+    CoverageResult,
+    MissCause,
+    causes_of,
+    closable_rate,
+    measure_coverage,
+)
 from stillweb.errors import UsageError
 from stillweb.options import Option, parse_share
 from stillweb.record.explore.plan import AvoidRules
@@ -123,7 +130,7 @@ async def _measure(
     ):
         with progress() as bar:
             task = bar.add_task(f"walking on {collection.name}", total=len(options.agents) * options.seeds)
-            result = await measure(
+            result = await measure_coverage(
                 client, collection.name, starts, hosts, options, on_walk=lambda _: bar.advance(task)
             )
         causes = causes_of(result, recorded_at=collection.manifest().recorded_at)

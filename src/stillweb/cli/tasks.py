@@ -18,12 +18,12 @@ from stillweb.benchmarks import (
     AuditReport,
     MadeTasks,
     MakeOptions,
-    PerturbedOptions,
     PerturbedTask,
+    PerturbTasksOptions,
     audit_tasks,
     make_tasks,
     paraphrase_tasks,
-    prove_perturbed,
+    perturb_tasks,
 )
 from stillweb.cli.console import echo, print_json, print_table, progress, until_signal
 from stillweb.cli.options import (
@@ -208,13 +208,13 @@ def _print_audit(report: AuditReport) -> None:
 
 @tasks.command()
 @click.argument("file", type=EXISTING_FILE)
-@options_from(PerturbedOptions())
+@options_from(PerturbTasksOptions())
 @click.option("--out", type=FILE, help="Write the tasks that are still solvable to this file (YAML).")
 @json_option
 @collections_option
 @certs_option
 @click.pass_context
-def perturb(ctx: click.Context, /, file: Path, options: PerturbedOptions, **given: Any) -> None:
+def perturb(ctx: click.Context, /, file: Path, options: PerturbTasksOptions, **given: Any) -> None:
     """Play the oracles of tasks under a perturbation, and list the tasks that are no longer solvable.
 
     The tasks are written as they are; `rollout --perturb` and `serve --perturb` with the same seed give the
@@ -249,10 +249,10 @@ def perturb(ctx: click.Context, /, file: Path, options: PerturbedOptions, **give
 
 
 async def _perturbed(
-    held: list[Collection], found: list[Task], options: PerturbedOptions, given: dict[str, Any]
+    held: list[Collection], found: list[Task], options: PerturbTasksOptions, given: dict[str, Any]
 ) -> list[PerturbedTask]:
     async with replayed_together(held, given["certs_dir"]) as url, ReplayClient(url) as client:
-        return await prove_perturbed(client, found, options)
+        return await perturb_tasks(client, found, options)
 
 
 @tasks.command()

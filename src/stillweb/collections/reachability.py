@@ -43,7 +43,7 @@ class ReachedState:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TriedAction:
     """An action in a state.
 
     Attributes:
@@ -73,7 +73,7 @@ class Tried:
 
 
 @dataclass(slots=True)
-class Reach:
+class ReachabilityMap:
     """The map of states and actions.
 
     Attributes:
@@ -82,15 +82,15 @@ class Reach:
     """
 
     states: dict[str, ReachedState] = field(default_factory=dict)
-    actions: dict[tuple[str, str], Tried] = field(default_factory=dict)
+    actions: dict[tuple[str, str], TriedAction] = field(default_factory=dict)
 
-    def add(self, line: ReachedState | Tried) -> None:
+    def add(self, line: ReachedState | TriedAction) -> None:
         if isinstance(line, ReachedState):
             self.states[line.state] = line
         else:
             self.actions[line.state, _name(line.action)] = line
 
-    def of(self, state: str) -> list[Tried]:
+    def of(self, state: str) -> list[TriedAction]:
         return [each for each in self.actions.values() if each.state == state]
 
     def tried(self, state: str, action: Mapping[str, Any]) -> bool:
@@ -115,7 +115,7 @@ class Reach:
         }
 
 
-def to_line(line: ReachedState | Tried) -> str:
+def to_line(line: ReachedState | TriedAction) -> str:
     kind = "state" if isinstance(line, ReachedState) else "action"
     usual = {each.name: each.default for each in fields(line)}
     members = {name: value for name, value in asdict(line).items() if value != usual[name]}
@@ -124,13 +124,13 @@ def to_line(line: ReachedState | Tried) -> str:
     )
 
 
-def read_reach(path: Path) -> Reach:
+def read_reachability(path: Path) -> ReachabilityMap:
     """Read a map; an empty one if the file is missing.
 
     Raises:
         CollectionError: at an invalid line, except a truncated last one.
     """
-    reach = Reach()
+    reach = ReachabilityMap()
     if not path.exists():
         return reach
     lines = path.read_text("utf-8", "replace").split("\n")
@@ -150,7 +150,7 @@ def read_reach(path: Path) -> Reach:
     return reach
 
 
-def _read(loaded: Mapping[str, Any]) -> ReachedState | Tried:
+def _read(loaded: Mapping[str, Any]) -> ReachedState | TriedAction:
     if loaded["version"] != VERSION:
         raise ValueError(f"version {loaded['version']!r}, not {VERSION}")
     if loaded["kind"] == "state":
@@ -162,7 +162,7 @@ def _read(loaded: Mapping[str, Any]) -> ReachedState | Tried:
             bool(loaded.get("mutated", False)),
             loaded.get("note", ""),
         )
-    return Tried(
+    return TriedAction(
         loaded["state"],
         loaded["action"],
         loaded["told"],

@@ -1,6 +1,6 @@
 from .agents import AGENTS, WalkAgent, walk_agent
 from .causes import LEFT_ALONE, MissCause, causes_of, closable_rate, url_template
-from .measure import CoverageOptions, CoverageResult, StepRecord, WalkRecord, measure
+from .measure import CoverageOptions, CoverageResult, StepRecord, WalkRecord, measure_coverage
 from .until import Round, UntilOptions, UntilReport, record_until
 
 __all__ = [
@@ -17,7 +17,7 @@ __all__ = [
     "WalkRecord",
     "causes_of",
     "closable_rate",
-    "measure",
+    "measure_coverage",
     "record_until",
     "url_template",
     "walk_agent",

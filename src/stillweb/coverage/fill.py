@@ -44,7 +44,7 @@ from stillweb.record.redaction.redactor import Secrets, secrets_of
 from stillweb.record.redaction.sweep import sweep
 from stillweb.replay import ReplayClient, ensure_sealed
 from stillweb.replay.ledger.file import LedgerLine
-from stillweb.replay.ledger.misses import gather
+from stillweb.replay.ledger.misses import gather_misses
 from stillweb.replay.onmiss.loopback import Head
 from stillweb.urls import host_of, wire_url
 
@@ -358,7 +358,9 @@ class _FillingWalks:
             for session in range(jobs):
                 group.create_task(work(session))
         self.report.is_dry = self._is_dry
-        self.report.misses = [each for each in gather(self._lines) if host_of(each.url) in self._site.hosts]
+        self.report.misses = [
+            each for each in gather_misses(self._lines) if host_of(each.url) in self._site.hosts
+        ]
 
     async def _walk(self, vector: VectorEnv, session: int, number: int) -> None:
         rng = clock.seeded("fill", self._options.seed, number)

@@ -26,7 +26,7 @@ from stillweb.matching.resolver import UnrecordedAnswers
 from stillweb.options import Option, parse_list, parse_pairs
 from stillweb.replay import ReplayClient
 from stillweb.replay.ledger.file import LedgerLine
-from stillweb.replay.ledger.misses import gather
+from stillweb.replay.ledger.misses import gather_misses
 from stillweb.urls import host_of, wire_url
 
 _ATTEMPTS = 2  # of one walk, if browser or proxy fail
@@ -115,7 +115,7 @@ class WalkRecord:
 
 @dataclass(frozen=True, slots=True)
 class CoverageResult:
-    """All walks on one recording; `complete` is False if `measure` ended early.
+    """All walks on one recording; `complete` is False if `measure_coverage` ended early.
 
     `derived` says whether forms answered own text from templates. `start_seconds` is the time until the first
     walk was at its start page.
@@ -183,7 +183,7 @@ class CoverageResult:
 OnWalk = Callable[[CoverageResult], bool | None]
 
 
-async def measure(
+async def measure_coverage(
     client: ReplayClient,
     collection: str,
     starts: Sequence[str],
@@ -367,4 +367,4 @@ class _Walker:
         ledger = await self._client.ledger(session, closed=True)
         environment = str((await self._client.info()).collections[self._collection])
         lines = [LedgerLine(session, self._collection, environment, entry) for entry in ledger.entries]
-        return [each for each in gather(lines) if host_of(each.url) in self._hosts]
+        return [each for each in gather_misses(lines) if host_of(each.url) in self._hosts]

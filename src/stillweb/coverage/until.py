@@ -30,7 +30,7 @@ from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.misses import Missed
 from stillweb.coverage.causes import MissCause, Obstacles, causes_of, closable_rate
 from stillweb.coverage.fill import FillOptions, FillReport, fill
-from stillweb.coverage.measure import CoverageOptions, CoverageResult, OnWalk, measure
+from stillweb.coverage.measure import CoverageOptions, CoverageResult, OnWalk, measure_coverage
 from stillweb.coverage.times import prove_times, to_repeat
 from stillweb.model import MUTATIONS
 from stillweb.options import Option, parse_duration, parse_share
@@ -520,7 +520,9 @@ class _Loop:
             ReplayClient(url) as client,
         ):
             before = monotonic() - began
-            result = await measure(client, self._collection.name, self._starts, hosts, options, on_walk)
+            result = await measure_coverage(
+                client, self._collection.name, self._starts, hosts, options, on_walk
+            )
         self._start_seconds = before + result.start_seconds
         return result
 

@@ -16,7 +16,7 @@ from stillweb.browser.input.controls import PageState
 from stillweb.browser.input.walker import Act, Walker, walking
 from stillweb.browser.profile import Level
 from stillweb.collections.manifest import storage_state_of
-from stillweb.collections.reachability import Reach, ReachedState, Tried
+from stillweb.collections.reachability import ReachabilityMap, ReachedState, TriedAction
 from stillweb.env.episode.episode import close_session, profile_of
 from stillweb.env.episode.start import pinning_of
 from stillweb.errors import InfraError
@@ -48,7 +48,7 @@ class ActionCheck:
         return not self.missed and not self.error
 
 
-def sample_reach(reach: Reach, limit: int, seed: int = 0) -> list[Tried]:
+def sample_actions(reach: ReachabilityMap, limit: int, seed: int = 0) -> list[TriedAction]:
     """Return a random sample of the actions that were tried and answered, in the order of the map."""
     found = [
         each
@@ -61,12 +61,12 @@ def sample_reach(reach: Reach, limit: int, seed: int = 0) -> list[Tried]:
     return [found[number] for number in drawn]
 
 
-async def check_reach(
+async def check_reachability(
     client: ReplayClient,
     browser: Browser,
     collection: str,
-    reach: Reach,
-    actions: Sequence[Tried],
+    reach: ReachabilityMap,
+    actions: Sequence[TriedAction],
     on_checked: Callable[[ActionCheck], None] = lambda checked: None,
 ) -> list[ActionCheck]:
     """Run actions of a map on the replay, and compare.
@@ -111,7 +111,7 @@ class _Taking:
     walker: Walker
     seen: int = 0
 
-    async def take(self, reached: ReachedState, tried: Tried) -> ActionCheck:
+    async def take(self, reached: ReachedState, tried: TriedAction) -> ActionCheck:
         state: PageState | None = None
         for act in map(Act.from_dict, reached.path):
             await self.walker.do(act, state)

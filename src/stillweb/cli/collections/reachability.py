@@ -13,7 +13,7 @@ import click
 from stillweb.cli.console import print_json, print_table, progress
 from stillweb.cli.options import certs_option, collections_option, json_option
 from stillweb.collections.layout import Collection
-from stillweb.collections.reachability import FILE, Reach, Tried, read_reach
+from stillweb.collections.reachability import FILE, ReachabilityMap, TriedAction, read_reachability
 from stillweb.errors import CollectionError
 
 
@@ -50,7 +50,7 @@ def reachability(ctx: click.Context, /, name: str, **given: Any) -> None:
         raise CollectionError(
             f"{name} has no exploration", path=collection.path / FILE, hint=f"stillweb record explore {name}"
         )
-    reach = read_reach(collection.path / FILE)
+    reach = read_reachability(collection.path / FILE)
     if given["verify"]:
         checked = asyncio.run(_verified(collection, reach, given["certs_dir"], given["limit"], given["seed"]))
         _print_checked(name, checked, as_json=given["as_json"])
@@ -65,11 +65,11 @@ def reachability(ctx: click.Context, /, name: str, **given: Any) -> None:
     _print_map(name, reach, unanswered=given["unanswered"])
 
 
-def _as_dict(tried: Tried) -> dict[str, Any]:
+def _as_dict(tried: TriedAction) -> dict[str, Any]:
     return {**asdict(tried), "answered": tried.answered}
 
 
-def _print_map(name: str, reach: Reach, *, unanswered: bool) -> None:
+def _print_map(name: str, reach: ReachabilityMap, *, unanswered: bool) -> None:
     totals = reach.summary()
     share = totals["share_answered"]
     hows = ", ".join(f"{count} {how}" for how, count in totals["by_how"].items())
@@ -86,7 +86,7 @@ def _print_map(name: str, reach: Reach, *, unanswered: bool) -> None:
         ]
         print_table(("page", "action", "why"), rows, title=title)
         return
-    by_state: dict[str, list[Tried]] = {}
+    by_state: dict[str, list[TriedAction]] = {}
     for each in reach.actions.values():
         by_state.setdefault(each.state, []).append(each)
     table = []
@@ -99,20 +99,20 @@ def _print_map(name: str, reach: Reach, *, unanswered: bool) -> None:
 
 
 async def _verified(
-    collection: Collection, reach: Reach, certs: Path, limit: int, seed: int
+    collection: Collection, reach: ReachabilityMap, certs: Path, limit: int, seed: int
 ) -> list[dict[str, Any]]:
     from stillweb.browser.launch import launch  # Playwright is slow to import
     from stillweb.cli.replay.started import replayed
-    from stillweb.env.reachability import check_reach, sample_reach
+    from stillweb.env.reachability import check_reachability, sample_actions
     from stillweb.replay.client import ReplayClient
 
-    actions = sample_reach(reach, limit, seed)
+    actions = sample_actions(reach, limit, seed)
     async with replayed(collection, certs) as url, ReplayClient(url) as client:
         info = await client.info()
         async with launch(spki=info.spki) as browser:
             with progress() as bar:
                 task = bar.add_task("verifying", total=len(actions))
-                found = await check_reach(
+                found = await check_reachability(
                     client, browser, collection.name, reach, actions, lambda _: bar.advance(task)
                 )
     return [{**asdict(each), "holds": each.holds} for each in found]

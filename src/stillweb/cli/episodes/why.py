@@ -12,6 +12,7 @@ import click
 
 from stillweb import __version__
 from stillweb.cli.console import Sectioned, echo, print_json, print_table, until_signal
+from stillweb.cli.episodes.shared import RolloutProgress, agent_options, replayed_tasks
 from stillweb.cli.options import (
     EXISTING,
     FILE,
@@ -21,7 +22,6 @@ from stillweb.cli.options import (
     json_option,
     options_from,
 )
-from stillweb.cli.rollout import RolloutProgress, agent_options_of, replayed_tasks
 from stillweb.env import Trajectory
 from stillweb.env.vector.rollout import Agent
 from stillweb.errors import UsageError
@@ -41,11 +41,7 @@ _CHOSEN = ("max_concurrent", "retry", "max_steps", "browsers", "perturb", "pertu
 
 @click.command(cls=Sectioned, sections=SECTIONS)
 @click.argument("episode", type=EXISTING)
-@click.option("--agent", required=True, metavar="NAME",
-              help="Agent that plays on: random, scripted:PATH, openai, or your MODULE:NAME.")  # fmt: skip
-@click.option("-o", "--agent-option", "agent_options", multiple=True, metavar="KEY=VALUE",
-              callback=agent_options_of,
-              help="Option of the agent (docs/how-to/rollout.md). Repeatable.")  # fmt: skip
+@agent_options
 @click.option("--output", required=True, type=FOLDER,
               help="Folder for the forks and their result, why.json.")  # fmt: skip
 @click.option("-k", "--forks", type=click.IntRange(1), default=8, show_default=True,

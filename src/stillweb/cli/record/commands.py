@@ -35,7 +35,7 @@ from stillweb.record.browsertrix.run import BrowsertrixCrawl, Job, plan
 from stillweb.record.browsertrix.settings import Container
 from stillweb.record.crawl.crawl import crawl as crawl_pages
 from stillweb.record.crawl.report import CrawlEvent, CrawlReport
-from stillweb.record.crawl.twice import Twice, record_again
+from stillweb.record.crawl.twice import TwiceReport, record_twice
 from stillweb.record.explore.options import ExploreOptions
 from stillweb.record.options import CrawlOptions
 from stillweb.record.recording import PAGE_LIMIT, collection_to_fill
@@ -231,18 +231,18 @@ def twice_options(command: F) -> F:
     return twice(keep(command))
 
 
-def twice_after(collection: Collection, ca: CertAuthority, options: CrawlOptions, keep: bool) -> Twice:
+def twice_after(collection: Collection, ca: CertAuthority, options: CrawlOptions, keep: bool) -> TwiceReport:
     """Record a crawl's pages again. After Ctrl-C both recordings stay, and --append resumes the second."""
     with CrawlProgress() as bar:
         bar.say("recording the same pages again")
         try:
-            return until_signal(record_again(collection, ca, options, bar.show, keep=keep))
+            return until_signal(record_twice(collection, ca, options, bar.show, keep=keep))
         except click.Abort:
             bar.say("the first recording is complete; run again with --append to continue the second")
             raise
 
 
-def print_twice(name: str, twice: Twice) -> None:
+def print_twice(name: str, twice: TwiceReport) -> None:
     learned = twice.learned
     echo(f"{name}: {len(learned.rules)} rules learned from {twice.pages} pages recorded twice")
     for rule in learned.rules:

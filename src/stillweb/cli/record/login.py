@@ -17,7 +17,7 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import LOGIN
 from stillweb.errors import UsageError
 from stillweb.record.defaults import CrawlDefaults
-from stillweb.record.login.run import ManualLogin, log_in_manually
+from stillweb.record.login.run import ManualLogin, record_login
 from stillweb.record.login.steps import Login, parse_indicator, read_login, read_storage_state
 from stillweb.record.options import RecordOptions
 
@@ -104,5 +104,5 @@ def login(url: str, save: Path, until: str | None, record: RecordOptions, certs_
     chosen = ManualLogin(url, save, parse_indicator(until) if until else None, record, Profile())
     ca = CertAuthority.load_or_init(certs_dir)
     prompt = "log in there; it ends automatically" if until else "log in there, then press Enter here"
-    state = until_signal(log_in_manually(ca, chosen, lambda _: echo(prompt, err=True)))
+    state = until_signal(record_login(ca, chosen, lambda _: echo(prompt, err=True)))
     echo(f"{save}: {len(state['cookies'])} cookies, {len(state['origins'])} origins")

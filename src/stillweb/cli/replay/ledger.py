@@ -113,12 +113,12 @@ def misses(
     if follow:
         _follow_misses(sources, lines, marks, chosen)
         return
-    from stillweb.replay.ledger.misses import gather
+    from stillweb.replay.ledger.misses import gather_misses
 
     read = (line for line in _read(sources) if _of(line, lines))
     found = [
         missed
-        for missed in map(marks.marked, gather(read, guesses=chosen["guesses"]))
+        for missed in map(marks.marked, gather_misses(read, guesses=chosen["guesses"]))
         if marks.wanted(missed)
     ]
     if chosen["out"]:

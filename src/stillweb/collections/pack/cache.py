@@ -127,7 +127,7 @@ class PackStore:
                 self._remove(environment_id)  # the existing one cannot be opened
                 self._evict_for(environment_id, sum(sizes.values()))
                 _reserve(fresh / "pack", sizes)
-            remote.fetch(environment_id, fresh / "pack", sizes, on_progress)
+            remote.pull(environment_id, fresh / "pack", sizes, on_progress)
             for file in (fresh / "pack").iterdir():
                 _sync(file)
             sync_folder(fresh / "pack")

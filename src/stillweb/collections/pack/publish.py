@@ -250,7 +250,7 @@ class PackRemote:
 
     # Pulling
 
-    def fetch(
+    def pull(
         self, environment_id: str, folder: Path, sizes: Mapping[str, int], on_progress: Progress | None = None
     ) -> None:
         """Copy a pack into a folder and verify it.

@@ -32,7 +32,7 @@ from stillweb.collections.misses import Missed
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.seal import seal, what_changed
 from stillweb.collections.pack.store import remove_collection
-from stillweb.collections.reachability import Reach
+from stillweb.collections.reachability import ReachabilityMap
 from stillweb.collections.versions import keep_version, versions
 from stillweb.errors import CollectionError, RecordError
 from stillweb.matching.rules import Rule
@@ -171,7 +171,9 @@ async def open_candidates(
         each.url for each in collection.captures() if each.method == "GET" and each.url not in pages
     )
     report = ExploreReport()
-    journal = ExplorationJournal(Reach(), known, StringIO(), report, browsing[1], lambda event: None)
+    journal = ExplorationJournal(
+        ReachabilityMap(), known, StringIO(), report, browsing[1], lambda event: None
+    )
     frontier = ExploreFrontier()
     frontier.seed(urls)
     scope = Scope.of(ScopeKind.HOST, urls)

@@ -29,7 +29,7 @@ VERSION = "twice"
 
 
 @dataclass(frozen=True, slots=True)
-class Twice:
+class TwiceReport:
     """Result of the second recording.
 
     Attributes:
@@ -46,14 +46,14 @@ class Twice:
     kept: str
 
 
-async def record_again(
+async def record_twice(
     collection: Collection,
     ca: CertAuthority,
     options: CrawlOptions,
     on_event: Callable[[CrawlEvent], None] = lambda event: None,
     *,
     keep: bool = False,
-) -> Twice:
+) -> TwiceReport:
     """Record a collection's pages again, and write the rules that the two recordings prove.
 
     Args:
@@ -101,7 +101,7 @@ async def record_again(
     if not keep:
         remove_collection(second.path)
     name = f"{collection.name}@{VERSION}" if keep else ""
-    return Twice(learned, len(report.pages), dict(report.failed_pages), written, name)
+    return TwiceReport(learned, len(report.pages), dict(report.failed_pages), written, name)
 
 
 def _second_recording(collection: Collection, first: Manifest) -> Collection:

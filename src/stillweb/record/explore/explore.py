@@ -25,7 +25,13 @@ from stillweb.collections.layout import Collection, locked
 from stillweb.collections.learn.guards import is_csrf
 from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
 from stillweb.collections.learn.transports import learn_transports
-from stillweb.collections.reachability import FILE, Reach, ReachedState, Tried, read_reach
+from stillweb.collections.reachability import (
+    FILE,
+    ReachabilityMap,
+    ReachedState,
+    TriedAction,
+    read_reachability,
+)
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import InfraError, RecordError
 from stillweb.matching.parts import Where
@@ -90,10 +96,10 @@ class Tokens:
         return tuple(found)
 
 
-def resume(frontier: ExploreFrontier, reach: Reach, scope: Scope) -> None:
+def resume(frontier: ExploreFrontier, reach: ReachabilityMap, scope: Scope) -> None:
     """Restore the frontier from the map of an earlier run, whose last state may be incomplete."""
     states = list(reach.states.values())
-    actions: dict[str, list[Tried]] = {}
+    actions: dict[str, list[TriedAction]] = {}
     for tried in reach.actions.values():
         actions.setdefault(tried.state, []).append(tried)
     for number, reached in enumerate(states, 1):
@@ -116,7 +122,7 @@ def _resume_action(
     scope: Scope,
     reached: ReachedState,
     path: tuple[Act, ...],
-    tried: Tried,
+    tried: TriedAction,
     share: float,
 ) -> None:
     if tried.how not in (WAITING, RECORDED):
@@ -454,7 +460,7 @@ class Exploration:
             stayed = after.digest == state.digest
             self._journal.known.add_effect(identity, base, requests, stayed=stayed)
         self._journal.tried(
-            Tried(base, act.to_dict(), description, requests, unanswered, after.digest, "tried", error)
+            TriedAction(base, act.to_dict(), description, requests, unanswered, after.digest, "tried", error)
         )
         self._count(description)
         return after, requests
@@ -493,7 +499,7 @@ async def _explore(
             hint="stillweb record crawl URL... -c NAME --explore N",
         )
     path = collection.path / FILE
-    reach = read_reach(path)
+    reach = read_reachability(path)
     _end_line(path)
     prior = collection.manifest()
     report = ExploreReport(repaired=repair_archive(collection, prior))  # a kill leaves an outdated index

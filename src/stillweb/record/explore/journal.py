@@ -8,7 +8,7 @@ from typing import TextIO
 
 from stillweb.browser.activity import Requested
 from stillweb.browser.input.controls import PageState
-from stillweb.collections.reachability import Reach, ReachedState, Tried, to_line
+from stillweb.collections.reachability import ReachabilityMap, ReachedState, TriedAction, to_line
 from stillweb.record.explore.options import ExploreEvent, ExploreReport
 from stillweb.record.explore.plan import ActionPlan, Link, OfferedAction
 from stillweb.record.proxy.running import RecordingProxy
@@ -89,7 +89,7 @@ class ExplorationJournal:
 
     def __init__(
         self,
-        reach: Reach,
+        reach: ReachabilityMap,
         known: RecordedActions,
         lines: TextIO,
         report: ExploreReport,
@@ -103,12 +103,12 @@ class ExplorationJournal:
         self._recording = recording
         self._on_event = on_event
 
-    def write(self, line: ReachedState | Tried) -> None:
+    def write(self, line: ReachedState | TriedAction) -> None:
         self.reach.add(line)
         self._lines.write(to_line(line))
         self._lines.flush()
 
-    def tried(self, tried: Tried) -> None:
+    def tried(self, tried: TriedAction) -> None:
         """Write the outcome of an action, with its first requests."""
         self.write(replace(tried, requests=tried.requests[:_LISTED]))
 
@@ -117,7 +117,7 @@ class ExplorationJournal:
     ) -> None:
         """Write that an action is not tried, unless the map has its outcome."""
         if not self.reach.tried(state.digest, what.act.to_dict()):
-            self.write(Tried(state.digest, what.act.to_dict(), what.description, requests, how=how))
+            self.write(TriedAction(state.digest, what.act.to_dict(), what.description, requests, how=how))
 
     def knows(self, state: PageState, offer: OfferedAction) -> bool:
         """Return True if the effect of an action is known from other pages, and write it into the map."""
@@ -169,7 +169,7 @@ class ExplorationJournal:
         """Write for each waiting link whether it was recorded meanwhile, and complete the report."""
         for tried in list(self.reach.actions.values()):
             if tried.how == WAITING and any(url in self.known for _, url in tried.requests):
-                self.write(Tried(tried.state, tried.action, tried.told, tried.requests, how=RECORDED))
+                self.write(TriedAction(tried.state, tried.action, tried.told, tried.requests, how=RECORDED))
         self.report.waiting = waiting
         self.report.exchanges = self._recording.exchanges
         self.report.body_bytes = self._recording.body_bytes

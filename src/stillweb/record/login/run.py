@@ -91,7 +91,7 @@ def _require_display() -> None:
         )
 
 
-async def log_in_manually(
+async def record_login(
     ca: CertAuthority, chosen: ManualLogin, on_open: Callable[[Page], None]
 ) -> dict[str, Any]:
     """Open a window, wait for the login, and save the storage state.

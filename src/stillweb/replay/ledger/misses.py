@@ -59,7 +59,7 @@ class Gatherer:
         )
 
 
-def gather(lines: Iterable[LedgerLine], *, guesses: bool = False) -> list[Missed]:
+def gather_misses(lines: Iterable[LedgerLine], *, guesses: bool = False) -> list[Missed]:
     """Return the misses of ledgers, the most frequent first, then by first occurrence."""
     gatherer = Gatherer(guesses=guesses)
     found: dict[_Key, Missed] = {}

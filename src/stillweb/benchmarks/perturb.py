@@ -24,7 +24,7 @@ from stillweb.replay import ReplayClient
 
 
 @dataclass(frozen=True, slots=True)
-class PerturbedOptions:
+class PerturbTasksOptions:
     """Selection of the variants to prove."""
 
     perturb: Annotated[Perturbation | None, PERTURB] = None
@@ -50,8 +50,8 @@ class PerturbedTask:
     steps: int = 0
 
 
-async def prove_perturbed(
-    client: ReplayClient, tasks: Sequence[Task], options: PerturbedOptions
+async def perturb_tasks(
+    client: ReplayClient, tasks: Sequence[Task], options: PerturbTasksOptions
 ) -> list[PerturbedTask]:
     """Play the oracles of tasks in their variants.
 

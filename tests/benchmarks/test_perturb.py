@@ -6,7 +6,7 @@ import pytest
 import shop_site
 
 from stillweb.benchmarks.candidates import SiteFacts, compare_items, open_pages, report_values
-from stillweb.benchmarks.perturbed import PerturbedOptions, prove_perturbed
+from stillweb.benchmarks.perturb import PerturbTasksOptions, perturb_tasks
 from stillweb.benchmarks.plan import TaskPlanner
 from stillweb.env import Env
 from stillweb.env.episode.perturbation import Perturbation
@@ -33,12 +33,12 @@ async def test_oracles_solve_perturbed_tasks_and_equal_seeds_give_equal_episodes
         serve([shop], ca, ReplayOptions(port=0, session_ports=None)) as server,
         ReplayClient(server.url) as client,
     ):
-        options = PerturbedOptions(kinds, 4, runs=2, jobs=2)
-        proved = await prove_perturbed(client, tasks, options)
+        options = PerturbTasksOptions(kinds, 4, runs=2, jobs=2)
+        proved = await perturb_tasks(client, tasks, options)
         assert [each.trouble for each in proved] == [""] * len(tasks)
         assert len({each.digest for each in proved}) == len(tasks)
         with pytest.raises(UsageError, match="no perturbation"):
-            await prove_perturbed(client, tasks, PerturbedOptions())
+            await perturb_tasks(client, tasks, PerturbTasksOptions())
 
 
 @pytest.mark.browser

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import click
 
 from stillweb import __version__
-from stillweb.cli.console import Sectioned, echo, print_json, print_table, progress, stderr, until_signal
+from stillweb.cli.console import Sectioned, echo, print_json, print_table, until_signal
+from stillweb.cli.episodes.shared import RolloutProgress, agent_options, replayed_tasks
 from stillweb.cli.options import (
     EXISTING_FILE,
     FILE,
@@ -24,76 +23,16 @@ from stillweb.cli.options import (
     options_from,
     sites_option,
 )
-from stillweb.cli.replay.started import replayed_together
-from stillweb.collections.layout import Collection
 from stillweb.diff.certify.rates import rate
 from stillweb.env import Task, load_tasks
 from stillweb.env.vector.rollout import Agent
 from stillweb.errors import UsageError
-from stillweb.options import parse_list, parse_pairs
+from stillweb.options import parse_list
 from stillweb.trainers.agents import load_agent
 from stillweb.trainers.batch.folder import BatchFolder
-from stillweb.trainers.batch.results import Result, summary_of
-from stillweb.trainers.batch.runner import BatchOptions, BatchState, select_tasks
+from stillweb.trainers.batch.results import summary_of
+from stillweb.trainers.batch.runner import BatchOptions, select_tasks
 from stillweb.trainers.batch.runner import rollout as play_tasks
-
-
-class RolloutProgress:
-    """The progress of a batch: a bar on a terminal, else a line for each episode.
-
-    Args:
-        success: minimum reward of a successful episode.
-    """
-
-    def __init__(self, success: float) -> None:
-        self._success = success
-        self._console = stderr()
-        self._stack = ExitStack()
-        self._bar = progress() if self._console.is_terminal else None
-        self._task = self._bar.add_task("starting", total=None) if self._bar else None
-        self._failed: Counter[str] = Counter()
-        self._good = self._scored = self._ended = 0
-
-    def __enter__(self) -> Self:
-        if self._bar:
-            self._stack.enter_context(self._bar)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def change(self, state: BatchState) -> None:
-        result = state.latest if state.ended > self._ended else None
-        if result:
-            self._ended = state.ended
-            self._count(result)
-        if self._bar and self._task is not None:
-            text = self._text(state)
-            self._bar.update(self._task, description=text, total=state.planned, completed=state.ended)
-        elif result:
-            self._console.print(
-                f"{state.ended}/{state.planned} {_line(result)}", markup=False, soft_wrap=True
-            )
-
-    def _count(self, result: Result) -> None:
-        if result.reward is None:
-            self._failed[result.outcome] += 1
-        else:
-            self._scored += 1
-            self._good += result.reward >= self._success
-
-    def _text(self, state: BatchState) -> str:
-        parts = [f"{state.running} running", f"{state.steps_per_second:.1f} steps/s"]
-        if self._scored:
-            parts.append(f"success {self._good / self._scored:.0%}")
-        parts += [f"[red]{count} {kind}[/red]" for kind, count in sorted(self._failed.items())]
-        return ", ".join(parts)
-
-
-def _line(result: Result) -> str:
-    outcome = result.errors[-1] if result.reward is None else f"reward {result.reward:g}"
-    again = f", attempt {result.attempts}" if result.attempts > 1 else ""
-    return f"{result.task} #{result.number}: {result.outcome}, {result.steps} steps{again}, {outcome}"
 
 
 def success_line(summary: Mapping[str, Any]) -> str:
@@ -168,22 +107,10 @@ def _listed(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]
     return parse_list(text)
 
 
-def agent_options_of(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """Return the values of `--agent-option`; a callback of click."""
-    try:
-        return parse_pairs(given)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 @click.command(cls=Sectioned, sections=SECTIONS)
 @click.option("--tasks", "file", required=True, type=EXISTING_FILE,
               help="Task file: WARC-Bench, WebArena or stillweb's own.")  # fmt: skip
-@click.option("--agent", required=True, metavar="NAME",
-              help="Agent: random, scripted:PATH, openai, or MODULE:NAME of your own.")  # fmt: skip
-@click.option("-o", "--agent-option", "agent_options", multiple=True, metavar="KEY=VALUE",
-              callback=agent_options_of,
-              help="Option of the agent (docs/how-to/rollout.md). Repeatable.")  # fmt: skip
+@agent_options
 @click.option("--output", required=True, type=FOLDER,
               help="Folder for results and trajectories.")  # fmt: skip
 @click.option("--task-ids", default="", callback=_listed, metavar="ID,...",
@@ -269,19 +196,3 @@ async def _play(
                 await play_tasks(proxy, agent, tasks, folder, options, on_change=shown.change)
     finally:
         folder.write_summary(summary_of(folder.results.values(), success=given["success"]))
-
-
-@asynccontextmanager
-async def replayed_tasks(tasks: Sequence[Task], default: str, given: Mapping[str, Any]) -> AsyncIterator[str]:
-    """Yield the URL of the replay server: --proxy, or a new one for the tasks' collections."""
-    if given["proxy"]:
-        yield given["proxy"]
-        return
-    names = dict.fromkeys(task.collection or default for task in tasks)
-    if "" in names:
-        raise UsageError(
-            "some tasks name no collection", hint="--collection NAME, or --proxy URL of a replay server"
-        )
-    collections = [Collection.open(given["root"], name) for name in names]
-    async with replayed_together(collections, given["certs_dir"]) as url:
-        yield url
