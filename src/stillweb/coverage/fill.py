@@ -16,7 +16,7 @@ import re
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from stillweb import clock
@@ -39,7 +39,7 @@ from stillweb.record.harvest.fetch import WITHOUT_PAGE, PageFetcher, recorded_fi
 from stillweb.record.harvest.misses import is_plain_post
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
-from stillweb.record.recording import begin
+from stillweb.record.recording import begin_addition
 from stillweb.record.redaction.redactor import Secrets, secrets_of
 from stillweb.record.redaction.sweep import sweep
 from stillweb.replay import ReplayClient, ensure_sealed
@@ -134,8 +134,7 @@ async def fill(
     """
     await asyncio.to_thread(ensure_sealed, collection)
     with locked(collection):
-        state = collection.manifest().state
-        collection.write_manifest(replace(begin(collection), state=state))
+        begin_addition(collection)
         cookies, record = await signed_in(collection, ca, options.login, options.record)
         fetcher = PageFetcher(record, recorded_fields(collection), cookies=cookies)
         rules = read_rules(collection)

@@ -102,6 +102,14 @@ def begin(collection: Collection, *, seed: int = 0, profile: dict[str, object] |
     return manifest
 
 
+def begin_addition(collection: Collection) -> Manifest:
+    """Begin a recording that adds to a collection; its state stays: it says whether the crawl is complete."""
+    state = collection.manifest().state
+    manifest = replace(begin(collection), state=state)
+    collection.write_manifest(manifest)
+    return manifest
+
+
 def read_state(collection: Collection) -> CrawlState:
     """Return the state of an unfinished crawl, an empty state if there is none.
 

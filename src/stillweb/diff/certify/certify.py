@@ -49,7 +49,7 @@ from stillweb.env.episode.perturbation import PERTURB, Perturbation
 from stillweb.errors import CollectionNotFound, StillwebError, TaskError, UsageError
 from stillweb.matching.resolver import UnrecordedAnswers
 from stillweb.options import Option, format_counts, parse_counts
-from stillweb.replay import ReplayClient
+from stillweb.replay import ReplayClient, ReplayInfo
 from stillweb.scratch import scratch_folder
 
 ATTEMPTS = 3
@@ -347,27 +347,7 @@ async def certify(
         raise CollectionNotFound(
             f"the server does not serve {collection!r}", hint=f"stillweb replay {collection}"
         )
-    async with AsyncExitStack() as stack:
-        folder = options.folder or stack.enter_context(scratch_folder())
-        if browser is None:
-            exact = level is Level.EXACT
-            browser = await stack.enter_async_context(
-                launch(spki=info.spki, replay=client.url, executable=options.executable, exact=exact)
-            )
-        setup = CertifySetup(
-            client,
-            browser,
-            collection,
-            info.collections[collection],
-            info.backend,
-            level.value,
-            options.forms,
-            folder,
-            has_ledger=bool(info.features.get("ledger")),
-            unrecorded=options.unrecorded,
-            perturb=options.perturb,
-            perturb_seed=options.perturb_seed,
-        )
+    async with _setup(client, collection, info, options, level, browser) as setup:
         runs = await _all_runs(setup, traces, options, on_run)
         results = [
             await asyncio.to_thread(_trace_result, trace, runs, options, setup.store) for trace in traces
@@ -387,6 +367,39 @@ async def certify(
         perturb=options.perturb,
         perturb_seed=options.perturb_seed,
     )
+
+
+@asynccontextmanager
+async def _setup(
+    client: ReplayClient,
+    collection: str,
+    info: ReplayInfo,
+    options: CertifyOptions,
+    level: Level,
+    browser: Browser | None,
+) -> AsyncIterator[CertifySetup]:
+    """Yield the setup of runs, with a browser and a folder of its own if none are given."""
+    async with AsyncExitStack() as stack:
+        folder = options.folder or stack.enter_context(scratch_folder())
+        if browser is None:
+            exact = level is Level.EXACT
+            browser = await stack.enter_async_context(
+                launch(spki=info.spki, replay=client.url, executable=options.executable, exact=exact)
+            )
+        yield CertifySetup(
+            client,
+            browser,
+            collection,
+            info.collections[collection],
+            info.backend,
+            level.value,
+            options.forms,
+            folder,
+            has_ledger=bool(info.features.get("ledger")),
+            unrecorded=options.unrecorded,
+            perturb=options.perturb,
+            perturb_seed=options.perturb_seed,
+        )
 
 
 def reference_of(runs: Iterable[TraceRepetition]) -> TraceRepetition | None:

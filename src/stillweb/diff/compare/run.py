@@ -13,9 +13,9 @@ import json
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from multiprocessing import get_context
@@ -30,7 +30,7 @@ from stillweb.browser.profile import LEVEL
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
 from stillweb.diff.compare.pages import ComparisonContext, compare
-from stillweb.diff.compare.settings import read_settings
+from stillweb.diff.compare.settings import DiffSettings, read_settings
 from stillweb.diff.compare.visit import ReplayedPage, VisitSetup, visit_page
 from stillweb.diff.report.report import DiffReport, PageDiff
 from stillweb.errors import CollectionError, StillwebError, UsageError
@@ -204,23 +204,8 @@ async def diff(
                 on_page(state.pages[page.id])
         waiting = [page for page in pages if page.id not in state.pages]
         if waiting:
-            exact = options.level is Level.EXACT
-            launched = launch(spki=info.spki, replay=client.url, executable=options.browser, exact=exact)
-            async with launched as browser:
-                has_ledger = info.features.get("ledger", False)
-                timeout, level = options.page_timeout, options.level
-                setup = VisitSetup(
-                    collection.name,
-                    manifest,
-                    client,
-                    browser,
-                    settings,
-                    level,
-                    timeout,
-                    has_ledger,
-                    options.derived,
-                )
-                context = ComparisonContext(collection.name, state.pictures, settings, gates)
+            context = ComparisonContext(collection.name, state.pictures, settings, gates)
+            async with _visits(collection, client, info, settings, options) as setup:
                 with pool_of(options, len(waiting)) as pool:
                     run = _Run(collection, setup, context, state, pool, on_page)
                     await run.all(waiting, options.jobs)
@@ -228,6 +213,30 @@ async def diff(
         found = tuple(state.pages[page.id] for page in pages)
     about = _about(info, environment, manifest, options)
     return DiffReport(collection.name, found, gates, about, clock.perf() - began)
+
+
+@asynccontextmanager
+async def _visits(
+    collection: Collection,
+    client: ReplayClient,
+    info: ReplayInfo,
+    settings: DiffSettings,
+    options: DiffOptions,
+) -> AsyncIterator[VisitSetup]:
+    """Start a browser, and yield the setup of visits with it."""
+    exact = options.level is Level.EXACT
+    async with launch(spki=info.spki, replay=client.url, executable=options.browser, exact=exact) as browser:
+        yield VisitSetup(
+            collection.name,
+            collection.manifest(),
+            client,
+            browser,
+            settings,
+            options.level,
+            options.page_timeout,
+            info.features.get("ledger", False),
+            options.derived,
+        )
 
 
 def _pages(collection: Collection, limit: int | None) -> list[Page]:

@@ -180,7 +180,7 @@ class CrawlRun:
     collection: Collection
     browsers: Browsers
     recording: RecordingProxy
-    setting: CrawlContext
+    context: CrawlContext
     frontier: Frontier[Visited]
     report: CrawlReport
     on_event: Callable[[CrawlEvent], None]
@@ -269,7 +269,7 @@ class CrawlRun:
         ended = ""
         for _ in range(_ATTEMPTS):
             browser = await self.browsers.get()
-            visited = await visit_page(browser, self.setting, visit, folder)
+            visited = await visit_page(browser, self.context, visit, folder)
             visited = replace(visited, retried=visited.retried or ended)
             self.recording.sweep(folder)
             if browser.is_connected() or not visited.error:
@@ -297,7 +297,7 @@ class CrawlRun:
             else:
                 self.report.failed_pages.pop(url, None)
                 again = _RESUMED if url in self.queued_before else ""
-                self.report.pages.append(_page(visited, again, baseline=self.setting.baseline))
+                self.report.pages.append(_page(visited, again, baseline=self.context.baseline))
                 self.report.behaviours = total((self.report.behaviours, visited.actions))
         if outcomes and perf() - self.written > _WRITE_SHARE * self.cost:
             self._write()
@@ -388,7 +388,7 @@ async def crawl(
     """
     try:
         with locked(collection):
-            return await _crawl(seeds, collection, ca, options, on_event, on_stage)
+            return await _Crawl(seeds, collection, ca, options, on_event, on_stage).run()
     except OSError as error:
         raise _write_error(collection, error) from error
     except RecordError as error:
@@ -397,119 +397,154 @@ async def crawl(
         raise
 
 
-async def _crawl(
-    seeds: Sequence[str],
-    collection: Collection,
-    ca: CertAuthority,
-    options: CrawlOptions,
-    on_event: OnEvent,
-    on_stage: OnStage,
-) -> CrawlReport:
-    scope = Scope.of(options.scope, seeds, options.include, options.exclude)
-    state = read_state(collection)
-    before = _prior_pages(collection, state)
-    prior = collection.manifest()
-    profile = options.profile.to_dict() | {"browser": browser_build(options.browser).version}
-    manifest = begin(collection, seed=options.seed, profile=profile)
-    manifest = _with_stop_reason(manifest, "interrupted")  # valid if the process is killed
-    collection.write_manifest(manifest)
-    write_defaults(collection, options)
-    report = CrawlReport(seeds=scope.seeds, pages=before)
-    report.repaired = repair_archive(collection, prior)
-    frontier: Frontier[Visited] = Frontier(
-        scope,
-        depth=options.depth,
-        limit=options.limit,
-        files=options.files,
-        state=state,
-        recorded={page.url for page in before},
-    )
-    session = None
-    if options.login:
-        on_stage("logging in")
-        session = await log_in_separately(
-            ca,
-            replace(options.login, retries=options.retries),
-            pinning_of(manifest),
-            scope.seeds[0],
-            options.record,
-            executable=options.browser,
+class _Crawl:
+    """A crawl from the first write into its collection to the last."""
+
+    def __init__(
+        self,
+        seeds: Sequence[str],
+        collection: Collection,
+        ca: CertAuthority,
+        options: CrawlOptions,
+        on_event: OnEvent,
+        on_stage: OnStage,
+    ) -> None:
+        self._collection = collection
+        self._ca = ca
+        self._options = options
+        self._on_event = on_event
+        self._on_stage = on_stage
+        self._scope = Scope.of(options.scope, seeds, options.include, options.exclude)
+        self._state = read_state(collection)
+        self._prior = collection.manifest()
+        self._prior_pages = _prior_pages(collection, self._state)
+        self._report = CrawlReport(seeds=self._scope.seeds, pages=list(self._prior_pages))
+        self._session: LoginSession | None = None
+        self._manifest: Manifest
+
+    async def run(self) -> CrawlReport:
+        self._begin()
+        if self._options.login:
+            await self._log_in(self._options.login)
+        with CollectionWriter(self._collection) as writer:
+            await self._record(writer)
+        return self._finish()
+
+    def _begin(self) -> None:
+        options, collection = self._options, self._collection
+        profile = options.profile.to_dict() | {"browser": browser_build(options.browser).version}
+        manifest = begin(collection, seed=options.seed, profile=profile)
+        self._manifest = _with_stop_reason(manifest, "interrupted")  # valid if the process is killed
+        collection.write_manifest(self._manifest)
+        write_defaults(collection, options)
+        self._report.repaired = repair_archive(collection, self._prior)
+
+    async def _log_in(self, login: Login) -> None:
+        """Log in, and write the redacted login into the manifest."""
+        self._on_stage("logging in")
+        session = self._session = await log_in_separately(
+            self._ca,
+            replace(login, retries=self._options.retries),
+            pinning_of(self._manifest),
+            self._scope.seeds[0],
+            self._options.record,
+            executable=self._options.browser,
         )
-        options = replace(options, record=options.record.knowing(session.secrets))
-        manifest = _write_login(collection, options, manifest, session)
-    with CollectionWriter(collection) as writer:
+        record = self._options.record.knowing(session.secrets)
+        self._options = replace(self._options, record=record)
+        state = redacted_state(session.state, secrets_of(self._collection, record.secrets))
+        indicator = session.login.indicator
+        shown = indicator.model_dump(exclude_defaults=True) | {"at": session.at} if indicator else {}
+        self._manifest = with_login(self._manifest, session.login.kind, shown, state)
+        self._collection.write_manifest(self._manifest)
+
+    async def _record(self, writer: CollectionWriter) -> None:
+        """Visit the pages, then record the steps of a new login."""
+        options, session = self._options, self._session
+        frontier = self._frontier()
         async with AsyncExitStack() as stack:
             robots = None
             if options.robots or options.sitemap is not None:
                 robots = Robots(await stack.enter_async_context(Fetcher(options.record)))
             if robots and options.sitemap is not None:
-                on_stage("reading the sitemap")
-                frontier.add(await _sitemap_pages(robots, options.sitemap, scope, report))
-            recording = await stack.enter_async_context(recording_proxy(writer, ca, options.record))
-            browsers = await stack.enter_async_context(Browsers(ca, options.browser))
-            profile_, pinning = pinning_of(manifest)
-            setting = CrawlContext(
-                proxy=recording.url,
-                profile=profile_,
-                pinning=pinning,
-                page_timeout=options.page_timeout,
-                retries=options.retries,
-                at_rest=recording.at_rest,
-                behaviors=BehaviorOptions(options.behaviors, options.budget),
-                login=session,
-                digests=recording.digests,
-                baseline=options.baseline,
+                self._on_stage("reading the sitemap")
+                frontier.add(await self._sitemap_pages(robots, options.sitemap))
+            recording = await stack.enter_async_context(recording_proxy(writer, self._ca, options.record))
+            browsers = await stack.enter_async_context(Browsers(self._ca, options.browser))
+            context = self._context(recording)
+            run = CrawlRun(
+                self._collection,
+                browsers,
+                recording,
+                context,
+                frontier,
+                self._report,
+                self._on_event,
+                queued_before=frozenset(visit.url for visit in self._state.queue),
             )
-            queued = frozenset(visit.url for visit in state.queue)
-            run = CrawlRun(collection, browsers, recording, setting, frontier, report, on_event, queued)
-            on_stage("recording")
+            self._on_stage("recording")
             began = perf()
             await run.visit_all(options, robots if options.robots else None)
-            if session and session.login.steps and LOGIN not in prior.extra:
-                on_stage("recording the login")
-                await _record_login(await browsers.get(), setting, session.login, report)
-            report.seconds = perf() - began
-    learn_transports(collection)
-    report.captures = sum(1 for _ in collection.captures())
-    if report.stopped and not report.pages:
-        raise RecordError(f"{report.stopped} ended the crawl before its first page", hint="a larger limit")
-    if not report.stopped and not any(page.seed and page.url in scope.seeds for page in report.pages):
-        if before:
-            collection.write_manifest(prior)  # nothing has changed
-        raise _unreachable(scope.seeds[0], report)
-    collection.write_manifest(_with_stop_reason(manifest, report.stopped))
-    return report
+            if session and session.login.steps and LOGIN not in self._prior.extra:
+                self._on_stage("recording the login")
+                await self._record_login(await browsers.get(), context, session.login)
+            self._report.seconds = perf() - began
 
+    def _frontier(self) -> Frontier[Visited]:
+        return Frontier(
+            self._scope,
+            depth=self._options.depth,
+            limit=self._options.limit,
+            files=self._options.files,
+            state=self._state,
+            recorded={page.url for page in self._prior_pages},
+        )
 
-async def _sitemap_pages(robots: Robots, sitemap: str, scope: Scope, report: CrawlReport) -> list[str]:
-    """Return the pages of a sitemap; of the sitemaps of the seeds' sites if `sitemap` is empty."""
-    starts = [seed_url(sitemap)] if sitemap else await sitemaps_of(robots, scope.seeds)
-    sitemaps = Sitemaps()
-    await sitemaps.walk(robots.fetcher, starts)
-    report.sitemaps |= sitemaps.problems
-    return sitemaps.pages
+    def _context(self, recording: RecordingProxy) -> CrawlContext:
+        options = self._options
+        profile, pinning = pinning_of(self._manifest)
+        return CrawlContext(
+            proxy=recording.url,
+            profile=profile,
+            pinning=pinning,
+            page_timeout=options.page_timeout,
+            retries=options.retries,
+            at_rest=recording.at_rest,
+            behaviors=BehaviorOptions(options.behaviors, options.budget),
+            login=self._session,
+            digests=recording.digests,
+            baseline=options.baseline,
+        )
 
+    async def _sitemap_pages(self, robots: Robots, sitemap: str) -> list[str]:
+        """Return the pages of a sitemap; of the sitemaps of the seeds' sites if `sitemap` is empty."""
+        starts = [seed_url(sitemap)] if sitemap else await sitemaps_of(robots, self._scope.seeds)
+        sitemaps = Sitemaps()
+        await sitemaps.walk(robots.fetcher, starts)
+        self._report.sitemaps |= sitemaps.problems
+        return sitemaps.pages
 
-async def _record_login(browser: Browser, setting: CrawlContext, login: Login, report: CrawlReport) -> None:
-    """Record the login steps after all pages: see `stillweb.record.login.run`."""
-    try:
-        await log_in(browser, setting.context_settings, login)
-    except RecordError as error:
-        report.notes[f"login not recorded: {error}"] = 1
+    async def _record_login(self, browser: Browser, context: CrawlContext, login: Login) -> None:
+        """Record the login steps after all pages: see `stillweb.record.login.run`."""
+        try:
+            await log_in(browser, context.context_settings, login)
+        except RecordError as error:
+            self._report.notes[f"login not recorded: {error}"] = 1
 
-
-def _write_login(
-    collection: Collection, options: CrawlOptions, manifest: Manifest, session: LoginSession
-) -> Manifest:
-    """Write the login into the manifest, redacted; return the manifest."""
-    state = redacted_state(session.state, secrets_of(collection, options.record.secrets))
-    login = session.login
-    indicator = (
-        login.indicator.model_dump(exclude_defaults=True) | {"at": session.at} if login.indicator else {}
-    )
-    manifest = with_login(manifest, login.kind, indicator, state)
-    collection.write_manifest(manifest)
-    return manifest
+    def _finish(self) -> CrawlReport:
+        collection, report, seeds = self._collection, self._report, self._scope.seeds
+        learn_transports(collection)
+        report.captures = sum(1 for _ in collection.captures())
+        if report.stopped and not report.pages:
+            raise RecordError(
+                f"{report.stopped} ended the crawl before its first page", hint="a larger limit"
+            )
+        if not report.stopped and not any(page.seed and page.url in seeds for page in report.pages):
+            if self._prior_pages:
+                collection.write_manifest(self._prior)  # nothing has changed
+            raise _unreachable(seeds[0], report)
+        collection.write_manifest(_with_stop_reason(self._manifest, report.stopped))
+        return report
 
 
 def _with_stop_reason(manifest: Manifest, why: str) -> Manifest:

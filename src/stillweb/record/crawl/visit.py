@@ -250,31 +250,14 @@ async def _load(
     recorder.load_ms = 1000 * (perf() - began)
     if not loaded and (missing := _missing_document(page.url, activity)):
         return Visited(visit, timestamp, error=missing)
-    rest = await settle(page, activity, cap=_SETTLE_SHARE * setting.page_timeout)
-    if activity.websockets:
-        rest = await _sockets_settled(page, activity, rest, setting.page_timeout)
-    open_ones = [*activity.websockets, *(each.url for each in activity.requests if not each.ended)]
-    with setting.at_rest(open_ones):
+    rest = await _settled(page, activity, setting.page_timeout)
+    with setting.at_rest(_open_connections(activity)):
         if setting.baseline:
             await take_baseline(page, recorder, rest, baseline)
     if setting.login:
         await setting.login.check_page(browser, setting.context_settings, page)
-    probe = await PageProbe.of(page)
-    links = dict.fromkeys(await _links(probe))
-
-    async def gather() -> None:
-        links.update(dict.fromkeys(await _links(probe)))
-
     left = _BEHAVIOR_SHARE * setting.page_timeout - (perf() - began)
-    target = BehaviorTarget(page, probe, activity, setting.behaviors, gather, seconds=left)
-    title = cut = ""
-    try:
-        async with asyncio.timeout_at(end):
-            await behave(target)
-            title = await page.title()
-    except TimeoutError:
-        cut = f"not complete after {_VISIT_SHARE * setting.page_timeout:g} s"
-    actions = target.report
+    used = await _use(page, activity, setting, left, end)
     status = _document_status(activity)
     timeout = min(_DRAIN_SECONDS, (1 - _VISIT_SHARE) / 2 * setting.page_timeout)
     with suppress(TimeoutError):  # responses that take longer are cut off and not recorded
@@ -285,14 +268,55 @@ async def _load(
         visit,
         timestamp,
         status,
-        title,
-        tuple(links),
+        used.title,
+        used.links,
         error=missing,
         unsettled="" if rest.settled else rest.reason,
         disturbed=any(is_ours(entry.failure) for entry in activity.requests),
-        actions=actions.to_dict(),
-        cut=cut,
+        actions=used.actions,
+        cut=used.cut,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _UsedPage:
+    """Links and title of a page after the behaviors, counts of these, and why they were cut off."""
+
+    links: tuple[str, ...]
+    title: str
+    actions: dict[str, Any]
+    cut: str
+
+
+async def _use(
+    page: BrowserPage, activity: Activity, setting: CrawlContext, seconds: float, end: float
+) -> _UsedPage:
+    """Run the behaviors on a settled page, for some seconds and at most until `end` of the loop's time."""
+    probe = await PageProbe.of(page)
+    links = dict.fromkeys(await _links(probe))
+
+    async def gather() -> None:
+        links.update(dict.fromkeys(await _links(probe)))
+
+    target = BehaviorTarget(page, probe, activity, setting.behaviors, gather, seconds=seconds)
+    title = cut = ""
+    try:
+        async with asyncio.timeout_at(end):
+            await behave(target)
+            title = await page.title()
+    except TimeoutError:
+        cut = f"not complete after {_VISIT_SHARE * setting.page_timeout:g} s"
+    return _UsedPage(tuple(links), title, target.report.to_dict(), cut)
+
+
+def _open_connections(activity: Activity) -> list[str]:
+    """Return the URLs of the WebSockets, and of the requests whose responses have not ended."""
+    return [*activity.websockets, *(each.url for each in activity.requests if not each.ended)]
+
+
+async def _settled(page: BrowserPage, activity: Activity, timeout: float) -> Settled:
+    rest = await settle(page, activity, cap=_SETTLE_SHARE * timeout)
+    return await _sockets_settled(page, activity, rest, timeout) if activity.websockets else rest
 
 
 async def _sockets_settled(page: BrowserPage, activity: Activity, rest: Settled, timeout: float) -> Settled:

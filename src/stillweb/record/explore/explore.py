@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from stillweb.browser.input.controls import PageState
 from stillweb.browser.input.walker import Act, Walker
@@ -22,8 +21,6 @@ from stillweb.certs import CertAuthority
 from stillweb.clock import monotonic
 from stillweb.collections.graph import note_reset
 from stillweb.collections.layout import Collection, locked
-from stillweb.collections.learn.guards import is_csrf
-from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
 from stillweb.collections.learn.transports import learn_transports
 from stillweb.collections.reachability import (
     FILE,
@@ -34,9 +31,6 @@ from stillweb.collections.reachability import (
 )
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import InfraError, RecordError
-from stillweb.matching.parts import Where
-from stillweb.matching.rules import Rule, RuleOrigin
-from stillweb.matching.values import fits, shape_of
 from stillweb.model import MUTATIONS
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.frontier import DAMPING, ExploreFrontier, FrontierState
@@ -53,47 +47,9 @@ from stillweb.record.explore.plan import ActionPlan, Link, OfferedAction, make_p
 from stillweb.record.harvest.fetch import PageFetcher
 from stillweb.record.login.run import log_in_separately
 from stillweb.record.proxy.proxy import recording_proxy
-from stillweb.record.recording import begin, pinning_of, repair_archive
+from stillweb.record.recording import begin_addition, pinning_of, repair_archive
+from stillweb.record.tokens import CsrfTokens
 from stillweb.urls import page_address
-
-_POST = "POST"
-
-
-@dataclass(slots=True)
-class Tokens:
-    """Hidden values of forms, by host and name."""
-
-    _seen: dict[tuple[str, str], dict[str, set[str]]] = field(default_factory=dict)
-
-    def observe(self, state: PageState) -> None:
-        """Collect the hidden values of a state that was entered in a fresh context."""
-        for control in state.controls:
-            form = control.field.form if control.field else None
-            if form is None or form.method != _POST.lower():
-                continue
-            for name, value in form.hidden:
-                self.add(state.url, form.action, name, value)
-
-    def add(self, page: str, action: str, name: str, value: str) -> None:
-        """Collect a hidden field of a POST form, as a page had it in a fresh visit."""
-        if is_csrf(Where.FORM, name, _POST) and fits("token", value):
-            pages = self._seen.setdefault((urlsplit(action).hostname or "", name), {})
-            pages.setdefault(page, set()).add(value)
-
-    def rules(self) -> tuple[Rule, ...]:
-        """Return a rule for each token that differed between two contexts of the same page."""
-        found = []
-        for (host, name), pages in sorted(self._seen.items()):
-            values = sorted({value for seen in pages.values() for value in seen})
-            page = next((url for url, seen in pages.items() if len(seen) > 1), "")
-            if page and host:
-                evidence = f"explored: {len(values)} values, several of them on {page}"
-                shape = shape_of(values)
-                found += [
-                    Rule(where, name, shape, host, method=_POST, origin=RuleOrigin.LEARNED, evidence=evidence)
-                    for where in (Where.FORM, Where.MULTIPART)
-                ]
-        return tuple(found)
 
 
 def resume(frontier: ExploreFrontier, reach: ReachabilityMap, scope: Scope) -> None:
@@ -170,7 +126,7 @@ class Exploration:
         self._options = context.options
         self._journal = journal
         self._frontier = ExploreFrontier()
-        self.tokens = Tokens()
+        self.tokens = CsrfTokens()
         self.on_reset: Callable[[], None] = lambda: None
         self._plans: dict[str, tuple[PageState, ActionPlan]] = {}
         self._crawled: frozenset[str] = frozenset()
@@ -506,8 +462,7 @@ async def _explore(
     known = RecordedActions(capture.url for capture in collection.captures() if capture.method == "GET")
     for page in collection.page_list():
         known.add_page(page.url)
-    manifest = replace(begin(collection), state=prior.state)
-    collection.write_manifest(manifest)  # exploring does not change whether the crawl is complete
+    manifest = begin_addition(collection)
     options = await _logged_in(ca, options, pinning_of(manifest), urls[0])
     started = monotonic()
     with CollectionWriter(collection) as writer, path.open("a", encoding="utf-8") as lines:
@@ -523,8 +478,7 @@ async def _explore(
             finally:
                 run.finish()
                 report.seconds = monotonic() - started
-    if learned := run.tokens.rules():
-        write_rules(collection, merge(read_rules(collection), Learned(rules=learned)))
+    run.tokens.write_rules(collection)
     learn_transports(collection)
     report.summary = reach.summary()
     return report

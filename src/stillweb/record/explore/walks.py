@@ -16,13 +16,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from playwright.async_api import Browser
+
 from stillweb import clock
 from stillweb.browser.input.controls import Control, PageState
 from stillweb.browser.input.walker import Act, Walker, walking
 from stillweb.browser.launch import launch
+from stillweb.browser.profile import Pinning, Profile
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection, locked
-from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
+from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.learn.transports import learn_transports
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.seal import seal
@@ -31,14 +34,15 @@ from stillweb.model import MUTATIONS
 from stillweb.record.amend.plan import SealedIndex
 from stillweb.record.amend.writer import NewOnlyWriter
 from stillweb.record.crawl.scope import Scope
-from stillweb.record.explore.explore import Tokens
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import Values
 from stillweb.record.login.run import log_in_separately
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.proxy import recording_proxy
-from stillweb.record.recording import begin, pinning_of
+from stillweb.record.proxy.running import RecordingProxy
+from stillweb.record.recording import begin_addition, pinning_of
+from stillweb.record.tokens import CsrfTokens
 from stillweb.urls import page_address
 
 Draw = Callable[[Sequence[Any], Sequence[float]], Any]
@@ -103,18 +107,12 @@ async def record_walks(
         CollectionError: if the collection cannot be read, or another process records.
     """
     with locked(collection):
-        prior = collection.manifest()
-        manifest = replace(begin(collection), state=prior.state)
-        collection.write_manifest(manifest)
-        profile, pinning = pinning_of(manifest)
-        if options.login is not None:
-            login = await log_in_separately(
-                ca, options.login, (profile, pinning), starts[0], options.record, executable=options.browser
-            )
-            record = options.record.knowing(login.secrets)
-            options = replace(options, storage_state=login.state, record=record)
+        manifest = begin_addition(collection)
+        pinned = pinning_of(manifest)
+        options = await _logged_in(ca, options, pinned, starts[0])
         seal(collection)
         rules = read_rules(collection)
+        run = _Walks(scope, starts, options, on_step)
         with (
             Pack.open(collection.pack) as pack,
             NewOnlyWriter(collection, SealedIndex(pack, rules), rules, (), refusals=True) as writer,
@@ -123,37 +121,23 @@ async def record_walks(
                 recording_proxy(writer, ca, options.record) as recording,
                 launch(spki=ca.spki_hashes(), executable=options.browser) as browser,
             ):
-                run = _Walks(scope, starts, options, on_step)
-
-                async def work(number: int) -> None:
-                    rng = clock.seeded("walks", options.seed, number)
-
-                    def draw(items: Sequence[Any], weights: Sequence[float]) -> Any:
-                        return rng.choices(items, weights)[0]
-
-                    while not run.is_over:
-                        state = options.storage_state
-                        try:
-                            async with walking(
-                                browser,
-                                proxy=recording.url,
-                                profile=profile,
-                                pinning=pinning,
-                                storage_state=state,
-                            ) as walker:
-                                await run.walk(walker, draw)
-                        except InfraError as error:
-                            run.note_fault(error, alive=browser.is_connected())
-                        recording.check()
-
-                async with asyncio.TaskGroup() as group:
-                    for number in range(options.jobs):
-                        group.create_task(work(number))
+                await run.run(browser, recording, pinned)
             run.report.exchanges = writer.added
-        if learned := run.tokens.rules():
-            write_rules(collection, merge(read_rules(collection), Learned(rules=learned)))
+        run.tokens.write_rules(collection)
         learn_transports(collection)
     return run.report
+
+
+async def _logged_in(
+    ca: CertAuthority, options: WalkOptions, pinned: tuple[Profile, Pinning], start: str
+) -> WalkOptions:
+    """Return the options with the storage state of the login."""
+    if options.login is None:
+        return options
+    login = await log_in_separately(
+        ca, options.login, pinned, start, options.record, executable=options.browser
+    )
+    return replace(options, storage_state=login.state, record=options.record.knowing(login.secrets))
 
 
 class _Walks:
@@ -164,7 +148,7 @@ class _Walks:
         self._on_step = on_step
         self._end = clock.monotonic() + options.seconds
         self._used: Counter[str] = Counter()
-        self.tokens = Tokens()
+        self.tokens = CsrfTokens()
         self.report = WalkReport()
 
     @property
@@ -172,7 +156,35 @@ class _Walks:
         """Whether the time is over."""
         return clock.monotonic() >= self._end
 
-    def note_fault(self, error: InfraError, *, alive: bool) -> None:
+    async def run(self, browser: Browser, recording: RecordingProxy, pinned: tuple[Profile, Pinning]) -> None:
+        """Walk until the time is over, several walks at a time."""
+        profile, pinning = pinned
+
+        async def work(number: int) -> None:
+            rng = clock.seeded("walks", self._options.seed, number)
+
+            def draw(items: Sequence[Any], weights: Sequence[float]) -> Any:
+                return rng.choices(items, weights)[0]
+
+            while not self.is_over:
+                try:
+                    async with walking(
+                        browser,
+                        proxy=recording.url,
+                        profile=profile,
+                        pinning=pinning,
+                        storage_state=self._options.storage_state,
+                    ) as walker:
+                        await self._walk(walker, draw)
+                except InfraError as error:
+                    self._note_fault(error, alive=browser.is_connected())
+                recording.check()
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._options.jobs):
+                group.create_task(work(number))
+
+    def _note_fault(self, error: InfraError, *, alive: bool) -> None:
         """Count a failure of the browser.
 
         Raises:
@@ -182,7 +194,7 @@ class _Walks:
         if len(self.report.faults) >= _MAX_FAULTS or not alive:
             raise RecordError(f"the browser failed {len(self.report.faults)} times: {error}") from error
 
-    async def walk(self, walker: Walker, draw: Draw) -> None:
+    async def _walk(self, walker: Walker, draw: Draw) -> None:
         """Take the steps of one walk."""
         start = Act("open", value=self._starts[self.report.walks % len(self._starts)])
         self.report.walks += 1

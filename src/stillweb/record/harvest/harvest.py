@@ -25,7 +25,6 @@ from pydantic import TypeAdapter
 from stillweb.certs import CertAuthority
 from stillweb.clock import Deadline, monotonic
 from stillweb.collections.layout import Collection, locked
-from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
 from stillweb.collections.manifest import write_atomically
 from stillweb.collections.misses import Missed
 from stillweb.collections.warc.writer import CollectionWriter
@@ -34,7 +33,6 @@ from stillweb.model import HTML_TYPES, Capture, Exchange
 from stillweb.options import Option
 from stillweb.record.crawl.fetch import Fetcher, Robots
 from stillweb.record.crawl.scope import Scope
-from stillweb.record.explore.explore import Tokens
 from stillweb.record.explore.links import HtmlForm, form_requests
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import FormValues, Values
@@ -67,9 +65,10 @@ from stillweb.record.harvest.typed import TypedText
 from stillweb.record.harvest.words import typed_form
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
-from stillweb.record.recording import begin, repair_archive
+from stillweb.record.recording import begin_addition, repair_archive
 from stillweb.record.redaction.redactor import secrets_of
 from stillweb.record.redaction.sweep import sweep
+from stillweb.record.tokens import CsrfTokens
 from stillweb.urls import host_of, wire_url
 
 STATE_FILE = "harvest.json"
@@ -197,9 +196,7 @@ async def harvest(
         prior = collection.manifest()
         repair_archive(collection, prior)
         fields = recorded_fields(collection)
-        state = prior.state
-        manifest = replace(begin(collection), state=state)
-        collection.write_manifest(manifest)
+        begin_addition(collection)
         cookies, record = await signed_in(collection, ca, options.login, options.record)
         options = replace(options, record=record)
         async with AsyncExitStack() as stack:
@@ -244,7 +241,7 @@ class _Harvest:
         self._until_forms = _FORMS_EVERY
         self._forms_left = options.forms
         self._post_forms = PostForms()
-        self._tokens = Tokens()
+        self._tokens = CsrfTokens()
         self._end = self._deadline = Deadline.after(options.seconds or None)
         self.report = HarvestReport()
         self.robots: Robots | None = None
@@ -549,8 +546,7 @@ class _Harvest:
         async with asyncio.TaskGroup() as group:
             for _ in range(self._options.per_host):
                 group.create_task(work())
-        if learned := self._tokens.rules():
-            write_rules(self._collection, merge(read_rules(self._collection), Learned(rules=learned)))
+        self._tokens.write_rules(self._collection)
 
     async def _send_form(self, fetcher: PageFetcher, post: PostForm) -> None:
         """Send a POST form from a visit of its own.

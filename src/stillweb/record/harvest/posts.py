@@ -12,17 +12,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from stillweb.matching.values import fits
 from stillweb.model import Exchange
 from stillweb.record.explore.links import FormData, HtmlForm, Input, encode_form
 from stillweb.record.harvest.fetch import PageFetcher, decoded_body, location_of
 from stillweb.record.harvest.page import HtmlPage, parse_page
-
-if TYPE_CHECKING:
-    from stillweb.record.explore.explore import Tokens
-
+from stillweb.record.tokens import CsrfTokens
 
 _REDIRECTS = 5
 _TOGGLED = frozenset(("checkbox", "radio", "select-multiple"))
@@ -106,7 +102,7 @@ class PostForms:
                     yield post
 
 
-async def send_form(visit: PageFetcher, post: PostForm, tokens: Tokens) -> list[Exchange]:
+async def send_form(visit: PageFetcher, post: PostForm, tokens: CsrfTokens) -> list[Exchange]:
     """Send a form; return the exchanges of the POST and of the redirects behind it.
 
     Args:

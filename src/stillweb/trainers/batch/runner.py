@@ -253,24 +253,8 @@ async def rollout(
     if not planned:
         return state
     await _check_served(proxy, tasks, options.collection)
-    vector = VectorEnv(
-        proxy,
-        min(options.max_concurrent, len(planned)),
-        collection=options.collection or None,
-        level=options.level,
-        observe=options.observe,
-        options=VectorOptions(
-            pool=PoolOptions(browsers=options.browsers),
-            env=EnvOptions(
-                max_steps=options.max_steps,
-                trajectories=folder.path,
-                off_path=options.off_path,
-                unrecorded=options.unrecorded,
-                perturb=options.perturb,
-                perturb_seed=options.perturb_seed,
-            ),
-        ),
-    )
+    sessions = min(options.max_concurrent, len(planned))
+    vector = _vector(proxy, sessions, folder, options)
     chosen = RolloutOptions(max_resets=options.max_concurrent_launch, attempts=1 + options.retries)
 
     def start() -> Iterator[Planned]:
@@ -293,6 +277,27 @@ async def rollout(
     finally:
         folder.sweep()
     return state
+
+
+def _vector(proxy: str, sessions: int, folder: BatchFolder, options: BatchOptions) -> VectorEnv:
+    return VectorEnv(
+        proxy,
+        sessions,
+        collection=options.collection or None,
+        level=options.level,
+        observe=options.observe,
+        options=VectorOptions(
+            pool=PoolOptions(browsers=options.browsers),
+            env=EnvOptions(
+                max_steps=options.max_steps,
+                trajectories=folder.path,
+                off_path=options.off_path,
+                unrecorded=options.unrecorded,
+                perturb=options.perturb,
+                perturb_seed=options.perturb_seed,
+            ),
+        ),
+    )
 
 
 async def _check_served(proxy: str, tasks: Sequence[Task], collection: str) -> None:
