@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from stillweb.certs import TARGETS, CertAuthority, install_nss, spki_flag, trust_recipe, write_bundle
@@ -111,7 +112,8 @@ def test_nss_without_certutil_says_what_to_install(ca, tmp_path, monkeypatch):
 def test_recipes_that_are_files_parse_and_name_files_that_exist(ca):
     policies = json.loads(trust_recipe(ca, "firefox").text)
     assert Path(policies["policies"]["Certificates"]["Install"][0]).read_bytes() == ca.cert_pem
-    assert Path(trusted["ca_file_cache"]) == ca.pywb_file.resolve()
+    served = yaml.safe_load(trust_recipe(ca, "pywb").text)["proxy"]
+    assert Path(served["ca_file_cache"]) == ca.pywb_file.resolve()
     confdir = trust_recipe(ca, "mitmproxy").text.partition("confdir=")[2]
     assert (Path(confdir) / "mitmproxy-ca.pem").is_file()
     assert spki_flag(ca) == f"--ignore-certificate-errors-spki-list={ca.spki},{ca.ca_spki}"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stillweb.collections.check import check, check_file, repair
+from stillweb.collections.check import check, repair
 from stillweb.collections.defects import Severity
 from stillweb.collections.export import export
 from stillweb.collections.importers.importer import import_files
@@ -202,14 +202,9 @@ def test_a_revisit_without_original_and_a_broken_manifest(collection):
     assert {each.code for each in check(collection)} == {"no-original", "manifest"}
 
 
-def test_check_file_alone(tmp_path, collection):
-    assert check_file(the_file(collection)) == []
-    cut_the_tail(collection)
-    [defect] = check_file(the_file(collection))
-    assert (defect.code, defect.file) == ("truncated", str(the_file(collection)))
-    text = tmp_path / "a.txt"
-    text.write_text("hello")
-    assert "not-warc" in {each.code for each in check_file(text)}
+def test_a_file_of_the_archive_that_is_no_archive(collection):
+    (collection.archive / "z.warc").write_text("hello")
+    assert "not-warc" in {each.code for each in check(collection)}
 
 
 def validate(path: Path) -> subprocess.CompletedProcess[str]:

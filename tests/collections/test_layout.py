@@ -8,19 +8,12 @@ from dataclasses import replace
 import pytest
 
 from stillweb.collections.indexing import reindex
-from stillweb.collections.layout import Collection, default_root, list_collections
+from stillweb.collections.layout import Collection, list_collections
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.warc.reader import gzip_member
 from stillweb.collections.warc.records import WarcRecord, serialise
 from stillweb.errors import CollectionError, CollectionExists, CollectionNotFound, MissingRecord, UsageError
 from stillweb.model import Page
-
-
-def test_default_root(monkeypatch, tmp_path):
-    monkeypatch.delenv("STILLWEB_COLLECTIONS", raising=False)
-    assert str(default_root()) == "collections"
-    monkeypatch.setenv("STILLWEB_COLLECTIONS", str(tmp_path))
-    assert default_root() == tmp_path
 
 
 @pytest.mark.parametrize("name", ["", "A", ".x", "a/b", "../x", "a b", "-a", "_index"])

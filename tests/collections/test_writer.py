@@ -125,15 +125,6 @@ def test_a_header_in_latin_1_and_an_unframed_body_survive(collection):
     assert found.response == Response(200, "OK", fields[:1], b"5\r\nnot chunked")
 
 
-def test_resources_are_stored_and_not_indexed(collection):
-    with CollectionWriter(collection) as writer:
-        writer.write_resource("urn:text:https://a.example/", "20240101000000", "text/plain", b"the text")
-    [path] = collection.warc_files()
-    assert [record.type for record in read_records(path)] == ["warcinfo", "resource"]
-    assert list(collection.captures()) == []
-    assert check(collection) == []
-
-
 def test_a_writer_that_wrote_nothing_leaves_nothing(collection):
     with CollectionWriter(collection):
         pass
@@ -152,7 +143,6 @@ def test_every_record_has_digests_as_ours_and_its_bytes_as_given(collection):
     )
     with CollectionWriter(collection) as writer:
         captures = [writer.write(odd), writer.write(exchange(1))]
-        writer.write_resource("urn:text:https://a.example/", "20240101000000", "text/plain", b"the text")
     assert [collection.read_capture(each) for each in captures] == [odd, exchange(1)]
     [path] = collection.warc_files()
     records = list(read_records(path))

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlencode
 import pytest
 
 from stillweb import clock
-from stillweb.collections.branches import read_outcomes
+from stillweb.collections.branches import FormOutcome, read_forms
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.seal import seal, what_changed
@@ -89,6 +89,12 @@ async def recorded(collection: Collection, ca, site, **more) -> FormsReport:
     return await record_forms(collection, ca, SCOPE, options, lambda outcome, left: None)
 
 
+def outcomes(collection: Collection) -> tuple[FormOutcome, ...]:
+    forms = read_forms(collection)
+    assert forms is not None
+    return forms.outcomes
+
+
 def session_of(collection: Collection, policy: Policy = DERIVED) -> Session:
     return Session("s", "site", Pack.open(collection.pack), policy)
 
@@ -114,7 +120,7 @@ async def test_own_text_is_shown_on_the_pages_behind_a_form(collection: Collecti
         f"POST {HOME}code code": NOT_STORED,
         f"POST {HOME}delete what": "destructive, as its name says",
     }
-    assert [each.name for each in read_outcomes(collection)] == list(refused)
+    assert [each.name for each in outcomes(collection)] == list(refused)
     session = session_of(collection)
     _, _, page = send(session, "notes")
     assert send(session, "add", {"csrf": token_in(page), "note": "Tea & two biscuits"})[:2] == (
@@ -168,7 +174,7 @@ async def test_a_form_of_many_fields_ends_with_its_time_and_earlier_templates_st
     collection: Collection, ca, site
 ) -> None:
     await recorded(collection, ca, site)
-    proved = {each.name for each in read_outcomes(collection) if not each.refused}
+    proved = {each.name for each in outcomes(collection) if not each.refused}
     assert proved == {f"GET {HOME}find q", f"POST {HOME}add note"}
     async with PageFetcher(site.options, {}) as fetcher:
         with CollectionWriter(collection) as writer:
@@ -179,7 +185,7 @@ async def test_a_form_of_many_fields_ends_with_its_time_and_earlier_templates_st
     report = await recorded(collection, ca, site, wanted=wanted)
     assert clock.monotonic() - began < 8.0
     assert {each.refused for each in report.outcomes} == {"the time was over before it was proved"}
-    assert {each.name for each in read_outcomes(collection) if not each.refused} == proved
+    assert {each.name for each in outcomes(collection) if not each.refused} == proved
     session = session_of(collection)
     _, _, page = send(session, "notes")
     assert send(session, "add", {"csrf": token_in(page), "note": "Tea & two biscuits"})[0] == "derived"

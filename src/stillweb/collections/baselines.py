@@ -6,7 +6,7 @@
     page.json                                 final URL, whether it settled, errors of its scripts
     origin.json                               the other program that took it, if any
 
-Older recordings lack `dom.txt.gz`, `page.json` or digests of bodies; `Baseline.lacks` lists what is missing.
+Older recordings lack `dom.txt.gz`, `page.json` or digests of bodies.
 A baseline of another program has any of screenshot, text and requests, with that program's meaning: text is
 all text of the document, visible or not; requests are those of the page's whole visit, in no order.
 """
@@ -157,13 +157,6 @@ class Baseline:
     dom: str = ""
     arrival: RecordedResponse | None = None
     origin: BaselineTool | None = None
-
-    @property
-    def lacks(self) -> tuple[str, ...]:
-        """Names of the parts that an older recording did not take."""
-        missing = [] if self.dom else ["dom", "layout"]
-        missing += [] if any(request.body for request in self.requests or ()) else ["bodies"]
-        return tuple(missing + ([] if self.arrival else ["console", "loaded"]))
 
 
 def write_baseline(

@@ -76,16 +76,6 @@ def write_branches(collection: Collection, forms: RecordedForms) -> None:
     write_atomically(_file(collection), lzma.compress(text.encode("ascii")))
 
 
-def read_outcomes(collection: Collection) -> list[FormOutcome]:
-    """Return the outcomes of a collection's forms; none if no form was recorded.
-
-    Raises:
-        CollectionError: if the file is malformed.
-    """
-    forms = read_forms(collection)
-    return list(forms.outcomes) if forms else []
-
-
 def read_forms(collection: Collection) -> RecordedForms | None:
     """Return the recorded forms of a collection; None if no form was recorded.
 

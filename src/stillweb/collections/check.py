@@ -138,13 +138,6 @@ def _pack_defects(collection: Collection) -> Iterator[Defect]:
         yield Defect(severity, "pack", str(error.path), at, error.what, repair)
 
 
-def check_file(path: Path) -> list[Defect]:
-    """Return the defects of a WARC or ARC file, by offset."""
-    found: list[Defect] = []
-    _check_file(path, found.append, None)
-    return sorted(found, key=lambda each: each.offset)
-
-
 def _check_file(path: Path, report: Report, on_progress: Progress | None) -> list[tuple[Capture, str]]:
     size = path.stat().st_size
     if size and not sniff(path):

@@ -38,11 +38,6 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _PAGE_FIELDS = {"id", "url", "ts", "title", "seed", "depth", "status", "baseline"}
 
 
-def default_root() -> Path:
-    """Return the folder of the collections: $STILLWEB_COLLECTIONS, else `collections`."""
-    return Path(os.environ.get("STILLWEB_COLLECTIONS", "collections"))
-
-
 class Collection:
     """A named folder of recordings under a root."""
 

@@ -221,7 +221,6 @@
       }
       const kept = style.whiteSpaceCollapse !== "collapse";
       const record = { p: this.write(place), t: kept ? node.data : node.data.replace(/[\t\n\f\r ]+/g, " ") };
-      if (kept) record.pre = true;
       if (this.all && style.textTransform === "none" && this.isOpen(place)) record.role = "StaticText";
       this.list.push(this.all ? this.give(node, record) : record);
     }
@@ -279,7 +278,7 @@
       const { localName } = node;
       if (SKIPPED.has(localName)) return null;
       if (localName === "br") {
-        if (above.index >= 0 && above.near && !this.acting) this.list.push({ p: above.index, t: "\n", pre: true });
+        if (above.index >= 0 && above.near && !this.acting) this.list.push({ p: above.index, t: "\n" });
         return null;
       }
       const place = { element, above, index: -1, near: true, owes: Boolean(above?.owes), open: undefined };

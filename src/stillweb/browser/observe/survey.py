@@ -41,7 +41,7 @@ class Item:
         parent: index of the enclosing element, -1 for the root.
         depth: number of ancestors, through frames and shadow roots.
         tag: lower case; "" for a text.
-        text: of a text; white space is collapsed unless `preformatted`.
+        text: of a text; white space is collapsed where the page collapses it.
         role, name, value, states: as for assistive technology. With `only="nodes"` a role is set only where
             the
             accessibility tree is sure to agree, "" elsewhere.
@@ -62,7 +62,6 @@ class Item:
     frame: str
     tag: str = ""
     text: str = ""
-    preformatted: bool = False
     role: str = ""
     name: str = ""
     value: str = ""
@@ -213,7 +212,7 @@ class _Surveying:
         depth = self.items[parent].depth + 1 if parent >= 0 else 0
         if "t" in record:
             role = record.get("role", "")
-            return Item(parent, depth, frame.id, text=record["t"], role=role, preformatted="pre" in record)
+            return Item(parent, depth, frame.id, text=record["t"], role=role)
         if "box" not in record:
             return Item(parent, depth, frame.id, tag=record["tag"])
         return Item(

@@ -201,10 +201,18 @@ def show(name: str, url: str | None, as_json: bool, root: Path, *, body: bool, *
     if listed["show_captures"]:
         _show_captures(collection, as_json)
         return
+    shown = _contents(collection)
+    if as_json:
+        print_json(shown)
+    else:
+        _print_contents(collection, shown)
+
+
+def _contents(collection: Collection) -> dict[str, Any]:
     amends, absent = read_amends(collection.path)
     statuses = Counter(str(each.status or "-") for each in collection.captures())
     methods = Counter(each.method for each in collection.captures())
-    shown = {
+    return {
         **_overview(collection),
         "methods": dict(sorted(methods.items())),
         "statuses": dict(sorted(statuses.items())),
@@ -215,23 +223,21 @@ def show(name: str, url: str | None, as_json: bool, root: Path, *, body: bool, *
         "page_list": [{"url": page.url, "title": page.title} for page in collection.page_list()],
         "manifest": collection.manifest().to_dict(),
     }
-    if as_json:
-        print_json(shown)
-        return
+
+
+def _print_contents(collection: Collection, shown: dict[str, Any]) -> None:
     manifest = shown.pop("manifest")
-    redactions = manifest["redactions"]
-    pages, added, lacking = (shown.pop(name) for name in ("page_list", "amends", "absent"))
-    profile = manifest["profile"].items()
-    rows = [*shown.items(), *((f"profile.{key}", value) for key, value in profile)]
+    pages, added, absent = (shown.pop(name) for name in ("page_list", "amends", "absent"))
+    rows = [*shown.items(), *((f"profile.{key}", value) for key, value in manifest["profile"].items())]
     print_table(["fact", "value"], rows, title=str(collection.path))
     print_table(["page", "title"], [[page["url"], page["title"]] for page in pages])
-    print_redactions(redactions)
+    print_redactions(manifest["redactions"])
     if added:
         columns = ["version", "kept", "at", "#recorded", "#absent", "#captures", "pages"]
         amended = [[each[column.lstrip("#")] for column in columns] for each in added]
         print_table(columns, amended, title="added by record amend")
-    if lacking:
-        absences = [[each["method"], each["url"], each["reason"]] for each in lacking]
+    if absent:
+        absences = [[each["method"], each["url"], each["reason"]] for each in absent]
         print_table(["method", "url", "reason"], absences, title="requested without success")
 
 

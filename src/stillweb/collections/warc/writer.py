@@ -274,11 +274,6 @@ class CollectionWriter:
             self._bodies.add(capture)
         return capture
 
-    def write_resource(self, uri: str, timestamp: str, content_type: str, block: bytes) -> None:
-        """Append a resource record that is not a capture, such as `urn:text:URL`."""
-        beside = RecordFrames("resource", uri, content_type, block)
-        self._append(self._open(), _other_member(beside, timestamp, _new_record_id()))
-
     def rewrite(self, change: Callable[[WarcRecord], WarcRecord | None]) -> None:
         """Rewrite the records that `change` changes, in all files of this prefix.
 
