@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import md5
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from stillweb.collections.learn.branches import FormRecordings, RecordedBranch, RecordedStep
+from stillweb.collections.learn.recordings import FormRecordings, RecordedBranch, RecordedStep
 from stillweb.matching.derived.domain import Kind
 from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.model import Exchange, Request, Response

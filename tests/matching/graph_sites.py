@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import md5, sha256
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from stillweb.collections.learn.branches import FormRecordings, RecordedBranch, RecordedStep
+from stillweb.collections.learn.recordings import FormRecordings, RecordedBranch, RecordedStep
 from stillweb.matching.captures import Entry
 from stillweb.matching.derived.branch import cookies_sent, cookies_set
 from stillweb.matching.derived.vocabulary import Vocabulary

@@ -13,15 +13,8 @@ from typing import Any
 
 import pytest
 
-from stillweb.collections.learn.branches import (
-    WRITE,
-    FormRecordings,
-    Proved,
-    RecordedBranch,
-    RecordedStep,
-    Refusal,
-    prove,
-)
+from stillweb.collections.learn.branches import Proved, Refusal, prove
+from stillweb.collections.learn.recordings import WRITE, FormRecordings, RecordedBranch, RecordedStep
 from stillweb.matching.captures import Entry
 from stillweb.matching.derived.branch import dump, load
 from stillweb.matching.derived.derive import Branches, DerivedAnswers

@@ -16,6 +16,16 @@ from dataclasses import dataclass, replace
 
 from stillweb.collections.learn.guards import is_csrf
 from stillweb.collections.learn.madevalues import holds_text, with_made_values
+from stillweb.collections.learn.recordings import (
+    AFTER,
+    AGAIN,
+    REDIRECT,
+    SHOWN,
+    WRITE,
+    FormRecordings,
+    RecordedBranch,
+    RecordedStep,
+)
 from stillweb.collections.pack.writer import response_head
 from stillweb.http.codec import decode
 from stillweb.matching.derived.branch import (
@@ -30,7 +40,7 @@ from stillweb.matching.derived.branch import (
     leaf_text,
     leaves_of,
 )
-from stillweb.matching.derived.domain import Domain, Kind
+from stillweb.matching.derived.domain import Domain
 from stillweb.matching.derived.encodings import PLAIN, Encodings
 from stillweb.matching.derived.templates import (
     Count,
@@ -53,10 +63,6 @@ from stillweb.urls import from_timestamp, wire_url
 _NO_RULES = Rules()
 Check = Callable[[], None]
 """Called between the pages of a proof; it raises to end the proof."""
-WRITE, SHOWN, AGAIN, REDIRECT, AFTER = "write", "shown", "again", "redirect", "after"
-"""Labels of a form's own request, of the page that its redirects lead to, its reload, redirects, and of what
-its page requests afterwards without being loaded again."""
-
 # Fields of the message or its transport, or different in each response.
 _LEFT_OUT = re.compile(
     rb"(?im)^(?:date|age|etag|last-modified|expires|content-encoding|server-timing|vary|set-cookie"
@@ -65,56 +71,6 @@ _LEFT_OUT = re.compile(
 _COOKIES = re.compile(rb"(?im)^set-cookie:[^\r\n]*\r\n")
 _COUNTED = 3  # recordings of different values that must show that a number is a length
 _SHORTENED = 8  # characters of a value that show that the site shortens it
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedStep:
-    """One exchange of a branch; steps of equal labels correspond in all recordings of a form."""
-
-    label: str
-    exchange: Exchange
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedBranch:
-    """One recording of a form: the values sent, and what the site answered from then on.
-
-    Attributes:
-        opened: exchanges before the write, if a script sent it.
-    """
-
-    values: tuple[str, ...]
-    steps: tuple[RecordedStep, ...]
-    opened: tuple[Exchange, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class FormRecordings:
-    """The recordings of one form.
-
-    Attributes:
-        name: identifies the form in a collection.
-        page: URL of the page that has it.
-        fields: names and kinds of its free fields.
-        searches: whether it is sent by GET.
-        branches: the first; the same values again; then others.
-        untouched: two recordings of the same pages without the write, by label.
-        after: names of the forms that each recording sent before this one.
-        own: number of the first field of this form; those before, and their values, belong to `after`.
-        opened: GET requests of the first recording before the form was sent.
-        wandered: the pages behind the form once more, after all of them were visited.
-    """
-
-    name: str
-    page: str
-    fields: tuple[tuple[str, Kind], ...]
-    searches: bool
-    branches: tuple[RecordedBranch, ...]
-    untouched: tuple[tuple[RecordedStep, ...], tuple[RecordedStep, ...]] = ((), ())
-    after: tuple[str, ...] = ()
-    own: int = 0
-    opened: tuple[Exchange, ...] = ()
-    wandered: tuple[RecordedStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from stillweb.collections.learn.recordings import FormRecordings
 from stillweb.http.codec import decode
 from stillweb.matching.derived.branch import leaf_text, leaves_of
 from stillweb.matching.derived.domain import MADE
 from stillweb.matching.parts import Parts
 from stillweb.matching.values import shape_of
 from stillweb.model import Exchange, header
-
-if TYPE_CHECKING:
-    from stillweb.collections.learn.branches import FormRecordings
-
 
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,5}")
 _BY_CHANCE = 2  # characters of a typed number that another value may hold

@@ -26,19 +26,15 @@ from stillweb.certs import CertAuthority
 from stillweb.clock import Deadline
 from stillweb.collections.branches import BRANCHES, FormOutcome, RecordedForms, read_forms, write_branches
 from stillweb.collections.layout import Collection, locked
-from stillweb.collections.learn.branches import (
+from stillweb.collections.learn.branches import Proved, Refusal, objection, prove, touched_labels
+from stillweb.collections.learn.recordings import (
     AGAIN,
     REDIRECT,
     SHOWN,
     WRITE,
     FormRecordings,
-    Proved,
     RecordedBranch,
     RecordedStep,
-    Refusal,
-    objection,
-    prove,
-    touched_labels,
 )
 from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.pack.seal import seal
