@@ -47,8 +47,9 @@ from stillweb.record.explore.walks import WalkOptions, record_walks
 from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import PageFetcher, recorded_posts, recorded_requests
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
-from stillweb.record.harvest.harvest import STATE_FILE, HarvestOptions, HarvestReport, harvest
+from stillweb.record.harvest.harvest import STATE_FILE, harvest
 from stillweb.record.harvest.misses import PlainRequest, plain_requests, word_templates
+from stillweb.record.harvest.options import HarvestOptions, HarvestReport
 from stillweb.record.harvest.page import Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForms
 from stillweb.record.harvest.scripted import (

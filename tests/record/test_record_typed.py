@@ -15,8 +15,9 @@ from stillweb.model import Exchange, Page, Request, Response
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.harvest.constant import write_constant_rules
 from stillweb.record.harvest.frontier import HarvestFrontier
-from stillweb.record.harvest.harvest import HarvestOptions, harvest
+from stillweb.record.harvest.harvest import harvest
 from stillweb.record.harvest.misses import plain_requests
+from stillweb.record.harvest.options import HarvestOptions
 from stillweb.record.harvest.page import parse_page
 from stillweb.record.harvest.typed import TypedText
 from stillweb.record.harvest.words import WordRequests, typed_form

@@ -42,7 +42,8 @@ from stillweb.record.explore.options import ExploreOptions
 from stillweb.record.explore.walks import WalkOptions, WalkReport, record_walks
 from stillweb.record.forms.run import FormsOptions, record_forms
 from stillweb.record.forms.wanted import OwnText
-from stillweb.record.harvest.harvest import HarvestOptions, harvest
+from stillweb.record.harvest.harvest import harvest
+from stillweb.record.harvest.options import HarvestOptions
 from stillweb.replay import ReplayClient, ensure_sealed
 from stillweb.replay.pywb.backend import BACKENDS, serve_by
 from stillweb.urls import host_of

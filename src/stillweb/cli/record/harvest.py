@@ -12,8 +12,8 @@ from stillweb.cli.options import options_from
 from stillweb.cli.record.shared import LISTENING, Addition, addition_options, reach_options
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
-from stillweb.record.harvest.harvest import HarvestOptions, HarvestReport
 from stillweb.record.harvest.harvest import harvest as harvest_pages
+from stillweb.record.harvest.options import HarvestOptions, HarvestReport
 from stillweb.record.options import CrawlOptions
 
 _FAILED = 5  # URLs without an answer that are named

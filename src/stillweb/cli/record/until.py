@@ -18,7 +18,7 @@ from stillweb.record.amend.amend import AmendOptions
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.options import ExploreOptions
 from stillweb.record.explore.plan import AvoidRules
-from stillweb.record.harvest.harvest import HarvestOptions
+from stillweb.record.harvest.options import HarvestOptions
 from stillweb.record.options import CrawlOptions
 from stillweb.replay import ReplayClient
 from stillweb.replay.pywb.backend import serve_by

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
-from typing import Annotated, Any
+from dataclasses import asdict, replace
+from typing import Any
 
 import httpx
 from pydantic import TypeAdapter
@@ -26,23 +24,18 @@ from stillweb.certs import CertAuthority
 from stillweb.clock import Deadline, monotonic
 from stillweb.collections.layout import Collection, locked
 from stillweb.collections.manifest import write_atomically
-from stillweb.collections.misses import Missed
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError, RecordError, UpstreamUnreachable
 from stillweb.model import HTML_TYPES, Capture, Exchange
-from stillweb.options import Option
 from stillweb.record.crawl.fetch import Fetcher, Robots
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.links import HtmlForm, form_requests
-from stillweb.record.explore.plan import AvoidRules
-from stillweb.record.explore.values import FormValues, Values
 from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import (
     WITHOUT_PAGE,
     PageFetcher,
     decoded_body,
     location_of,
-    recorded_data,
     recorded_fields,
     recorded_posts,
     recorded_requests,
@@ -51,25 +44,17 @@ from stillweb.record.harvest.fetch import (
 )
 from stillweb.record.harvest.frontier import HarvestFrontier, Pending
 from stillweb.record.harvest.misses import PlainRequest, plain_requests
+from stillweb.record.harvest.options import HarvestOptions, HarvestReport
 from stillweb.record.harvest.page import HtmlPage, Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
-from stillweb.record.harvest.scripted import (
-    JAVASCRIPT,
-    ListedValues,
-    bundled_urls,
-    destination_of,
-    learn_kinds,
-    requests_for_entries,
-)
+from stillweb.record.harvest.scripted import ScriptRequests
 from stillweb.record.harvest.typed import TypedText
 from stillweb.record.harvest.words import typed_form
-from stillweb.record.login.steps import Login
-from stillweb.record.options import RecordOptions
 from stillweb.record.recording import begin_addition, repair_archive
 from stillweb.record.redaction.redactor import secrets_of
 from stillweb.record.redaction.sweep import sweep
 from stillweb.record.tokens import CsrfTokens
-from stillweb.urls import host_of, wire_url
+from stillweb.urls import wire_url
 
 STATE_FILE = "harvest.json"
 """In the collection's folder: what waits, so that the next harvest parses only what was recorded since."""
@@ -83,95 +68,8 @@ _SEEDS_SHARE, _OTHERS_SHARE = 0.7, 0.3  # weights of the pages where walks start
 _TYPED, _CHANGED = 0.6, 0.2  # likelihoods that a visitor sends a form after typing, or after another change
 _UNADDRESSED = 0.1  # likelihood that a form without an action is sent by the browser, and not by a script
 _WORDS_EVERY = 20  # pages between two choices of words
-_SCRIPTED_PAGES, _SCRIPTED = 300, 600  # pages whose links scripts may follow; requests for these links
 _FINISH = 5.0  # seconds after the deadline in which pages under way may still fetch their resources
-_BUNDLED = 1_000  # files that scripts name
-_ENTRIES = 600  # requests for entries of lists
 _PAGE_AGAIN = 5_000  # recorded documents that are parsed for their links before anything is fetched
-
-
-@dataclass(frozen=True, slots=True)
-class HarvestOptions:
-    """How much is fetched, and how fast.
-
-    Attributes:
-        size: bytes of response bodies.
-        jobs: pages at a time.
-        misses: requests that a replay missed, which are sent first.
-        walked: number of steps in which they were missed, 0 if it is unknown.
-        shown: words that walks saw, and how often; scripts may show words that no document holds.
-        avoid: links that are not followed.
-        login: None to harvest without a login.
-        record: how the sites are reached.
-    """
-
-    pages: Annotated[int, Option("Fetch at most N documents.", min=1)] = 2_000
-    requests: Annotated[
-        int | None, Option("Send at most N requests, resources included.", min=1, default="no limit")
-    ] = None
-    seconds: Annotated[
-        float | None, Option("Harvest for at most this many seconds.", "--time", "SECONDS", min=1)
-    ] = None
-    size: Annotated[
-        int | None,
-        Option("Stop after this many MB of response bodies.", metavar="MB", min=1, unit=1_000_000),
-    ] = None
-    jobs: Annotated[int, Option("Fetch N pages at a time.", min=1, max=256)] = 16
-    per_host: Annotated[int, Option("Open at most N connections to one host.", min=1, max=64)] = 8
-    rate: Annotated[
-        float | None, Option("Send at most N requests per second to one host.", metavar="N", above=0)
-    ] = None
-    robots: Annotated[bool, Option("Leave out pages that robots.txt forbids, and obey its Crawl-delay.")] = (
-        False
-    )
-    forms: Annotated[
-        int, Option("Send at most N POST forms, each as its page has it. This changes the site.", min=0)
-    ] = 0
-    words: Annotated[
-        int, Option("Send N of the site's own words in each text field of GET forms.", min=0)
-    ] = 0
-    misses: tuple[Missed, ...] = ()
-    walked: int = 0
-    shown: Mapping[str, int] = field(default_factory=dict)
-    values: FormValues = field(default_factory=Values)
-    avoid: AvoidRules = field(default_factory=AvoidRules.of)
-    login: Login | None = None
-    record: RecordOptions = field(default_factory=RecordOptions)
-
-
-@dataclass(slots=True)
-class HarvestReport:
-    """Totals of a harvest.
-
-    Attributes:
-        pages: documents fetched.
-        forms: POST forms sent.
-        requests: exchanges written.
-        body_bytes: of their response bodies.
-        waiting: URLs that the budget did not reach.
-        statuses: number of documents by HTTP status.
-        forbidden: number of URLs that robots.txt forbids.
-        failed: URLs that gave no answer, with the reason.
-        too_large: URLs whose body was longer than the limit.
-        seconds: duration.
-        ended_by: the limit that ended the harvest, "" if nothing was left.
-    """
-
-    pages: int = 0
-    forms: int = 0
-    requests: int = 0
-    body_bytes: int = 0
-    waiting: int = 0
-    statuses: Counter[int] = field(default_factory=Counter)
-    forbidden: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
-    too_large: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-    ended_by: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {**asdict(self), "statuses": {str(k): v for k, v in sorted(self.statuses.items())}}
 
 
 OnPage = Callable[[HarvestReport], None]
@@ -268,12 +166,7 @@ class _Harvest:
             self._recorded.update(each.key for each in posts)
             known += posts
         try:
-            plain = [
-                (missed, _is_any),
-                (await asyncio.to_thread(self._scripted, [*missed, *known]), _is_any),
-                (await asyncio.to_thread(self._bundled), _is_file),
-                (await asyncio.to_thread(self._for_entries, missed), _is_data),
-            ]
+            plain = await self._plain(missed, known)
             self._limit_time(_MISSES_SHARE)
             for requests, is_wanted in plain:
                 await self._send_plain(fetcher, requests, is_wanted)
@@ -290,6 +183,21 @@ class _Harvest:
             self.report.waiting = self._frontier.waiting
             self.report.seconds = monotonic() - started
         return self.report
+
+    async def _plain(
+        self, missed: list[PlainRequest], known: list[PlainRequest]
+    ) -> list[tuple[list[PlainRequest], Callable[[Exchange], bool]]]:
+        """Return the requests that need no page, each group with the answers of it that are wanted."""
+        scripts = ScriptRequests(
+            self._collection, self._documents, self._recorded, self._links_of, self._is_over
+        )
+        unsafe = bool(self._options.forms)
+        return [
+            (missed, _is_any),
+            (await asyncio.to_thread(scripts.for_links, [*missed, *known]), _is_any),
+            (await asyncio.to_thread(scripts.for_files), _is_file),
+            (await asyncio.to_thread(scripts.for_entries, missed, unsafe=unsafe), _is_data),
+        ]
 
     def _read_recorded(self) -> str:
         """Take the links of what is recorded; return the URL to start a visit from."""
@@ -634,65 +542,8 @@ class _Harvest:
                     urls[lead.url] = urls.get(lead.url, 0.0) + share
         return urls, others
 
-    def _scripted(self, requests: Iterable[PlainRequest]) -> list[PlainRequest]:
-        """Return what scripts of recorded pages request for their links and forms, as others have shown."""
-        leads: dict[str, list[str]] = {}
-
-        def links_of(url: str) -> list[str]:
-            if url not in leads:
-                capture = self._documents.get(url)
-                body = decoded_body(self._collection.read_capture(capture)) if capture else b""
-                leads[url] = list(self._shares(parse_page(url, body))[0]) if body else []
-            return leads[url]
-
-        kinds = learn_kinds(requests, links_of)
-        pages = [url for url in self._documents if any(kind.is_on(url) for kind in kinds)]
-        found: dict[str, PlainRequest] = {}
-        for page in pages[:_SCRIPTED_PAGES]:
-            if self._is_over():
-                break
-            on_page = [kind for kind in kinds if kind.is_on(page)]
-            for each in (kind.request_for(page, link) for link in links_of(page) for kind in on_page):
-                if each is not None and each.key not in self._recorded:
-                    found.setdefault(each.key, each)
-        return list(found.values())[:_SCRIPTED]
-
-    def _bundled(self) -> list[PlainRequest]:
-        """Return the files that recorded scripts name, beside recorded ones of the same folder."""
-        scripts: dict[str, str] = {}
-        hosts: dict[str, set[str]] = {}
-        for capture in self._collection.captures():
-            if capture.method != "GET" or capture.status != 200:
-                continue
-            url = capture.url.partition("?")[0]
-            hosts.setdefault(host_of(url), set()).add(url)
-            if capture.mime in JAVASCRIPT and url not in scripts and not self._is_over():
-                body = decoded_body(self._collection.read_capture(capture))
-                scripts[url] = body.decode("utf-8", "replace")
-        found: dict[str, str] = {}
-        for page in dict.fromkeys(map(host_of, self._documents)):
-            texts = (text for url, text in scripts.items() if host_of(url) == page)
-            for url in bundled_urls(texts, hosts.get(page, set())):
-                found.setdefault(url, page)
-        referers = {host_of(url): url for url in reversed(self._documents)}
-        return [
-            PlainRequest("GET", url, destination_of(url), referers[host])
-            for url, host in list(found.items())[:_BUNDLED]
-            if url not in self._recorded
-        ]
-
-    def _for_entries(self, missed: Iterable[PlainRequest]) -> list[PlainRequest]:
-        """Return the requests for entries of recorded lists that no visitor chose."""
-        listed = ListedValues()
-        requests = list(missed)
-        for request, answer in recorded_data(self._collection, unsafe=bool(self._options.forms)):
-            if self._is_over():
-                break
-            self._recorded.add(request.key)
-            requests.append(request)
-            listed.add(request.url, answer)
-        found = (each for each in requests_for_entries(requests, listed) if each.key not in self._recorded)
-        return list(islice(found, _ENTRIES))
+    def _links_of(self, document: bytes, url: str) -> list[str]:
+        return list(self._shares(parse_page(url, document))[0])
 
     def _is_followed(self, url: str, description: str) -> bool:
         # Pages repeat most of their links, and each check is some twenty patterns.

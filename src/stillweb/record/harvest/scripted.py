@@ -1,4 +1,4 @@
-"""Requests that scripts send for links, forms and entries of lists, and files that they name. Pure.
+"""Requests that scripts send for links, forms and entries of lists, and files that they name.
 
 A script may load a part of a page instead of following a link. Its request repeats the query of the link, or
 the fields of a GET form, and adds parameters of its own. Recorded requests and the pages that sent them show
@@ -17,19 +17,30 @@ that they come from it; for a long identifier one is enough.
 Scripts name images in strings, and chunks in the tables of a bundler. A page requests such a file only once a
 visitor has used the control that needs it. Strings and tables do not say to which folder they belong.
 Recorded files do: if at least two of a group were requested, the others are expected beside them.
+
+`ScriptRequests` reads the collection; all else is pure.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
+from stillweb.collections.layout import Collection
+from stillweb.model import Capture
+from stillweb.record.harvest.fetch import decoded_body, recorded_data
 from stillweb.record.harvest.misses import PlainRequest
+from stillweb.urls import host_of
 
+_PAGES, _LINKS = 300, 600  # pages whose links scripts may follow; requests for these links
+_FILES = 1_000  # files that scripts name
+_ENTRIES = 600  # requests for entries of lists
 _LEAST = 2  # parameters of a link that its script repeats
 _EXAMPLES = 40  # requests that are compared with the links of their pages, of each URL and parameters
 
@@ -312,7 +323,7 @@ def destination_of(url: str) -> str:
     return _DESTINATIONS.get(urlsplit(url).path.rpartition(".")[2].lower(), "empty")
 
 
-def bundled_urls(scripts: Iterable[str], recorded: Collection[str]) -> list[str]:
+def bundled_urls(scripts: Iterable[str], recorded: AbstractSet[str]) -> list[str]:
     """Return URLs of files that scripts name and that were not recorded.
 
     Args:
@@ -347,7 +358,7 @@ def _of_strings(text: str, by_name: dict[str, list[str]]) -> Iterator[str]:
                 yield from (base + name for name in names)
 
 
-def _of_tables(text: str, recorded: Collection[str]) -> Iterator[str]:
+def _of_tables(text: str, recorded: AbstractSet[str]) -> Iterator[str]:
     """Yield the files of tables of names and digests, spelled as recorded ones of the same table are."""
     for match in _TABLE.finditer(text):
         pairs = _PAIR.findall(match[0])
@@ -375,3 +386,94 @@ def _spelling(name: str, key: str, digest: str) -> str:
 
 def _spelled(spelling: str, key: str, digest: str) -> str:
     return spelling.replace(_KEY, key).replace(_DIGEST, digest)
+
+
+class ScriptRequests:
+    """Requests that scripts of recorded pages are likely to send, and that were not recorded.
+
+    Args:
+        collection: to read.
+        documents: recorded documents by URL.
+        recorded: keys and URLs of recorded requests; what is found in recorded data is added.
+        links_of: returns where a document with a URL leads.
+        is_over: returns whether the time is over.
+    """
+
+    def __init__(
+        self,
+        collection: Collection,
+        documents: dict[str, Capture],
+        recorded: set[str],
+        links_of: Callable[[bytes, str], list[str]],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._collection = collection
+        self._documents = documents
+        self._recorded = recorded
+        self._links_of = links_of
+        self._is_over = is_over
+
+    def for_links(self, requests: Iterable[PlainRequest]) -> list[PlainRequest]:
+        """Return what scripts request for links and forms of their pages, as some requests have shown."""
+        leads: dict[str, list[str]] = {}
+
+        def links_of(url: str) -> list[str]:
+            if url not in leads:
+                capture = self._documents.get(url)
+                body = decoded_body(self._collection.read_capture(capture)) if capture else b""
+                leads[url] = self._links_of(body, url) if body else []
+            return leads[url]
+
+        kinds = learn_kinds(requests, links_of)
+        pages = [url for url in self._documents if any(kind.is_on(url) for kind in kinds)]
+        found: dict[str, PlainRequest] = {}
+        for page in pages[:_PAGES]:
+            if self._is_over():
+                break
+            on_page = [kind for kind in kinds if kind.is_on(page)]
+            for each in (kind.request_for(page, link) for link in links_of(page) for kind in on_page):
+                if each is not None and each.key not in self._recorded:
+                    found.setdefault(each.key, each)
+        return list(found.values())[:_LINKS]
+
+    def for_files(self) -> list[PlainRequest]:
+        """Return the files that recorded scripts name, beside recorded ones of the same folder."""
+        scripts: dict[str, str] = {}
+        hosts: dict[str, set[str]] = {}
+        for capture in self._collection.captures():
+            if capture.method != "GET" or capture.status != 200:
+                continue
+            url = capture.url.partition("?")[0]
+            hosts.setdefault(host_of(url), set()).add(url)
+            if capture.mime in JAVASCRIPT and url not in scripts and not self._is_over():
+                body = decoded_body(self._collection.read_capture(capture))
+                scripts[url] = body.decode("utf-8", "replace")
+        found: dict[str, str] = {}
+        for page in dict.fromkeys(map(host_of, self._documents)):
+            texts = (text for url, text in scripts.items() if host_of(url) == page)
+            for url in bundled_urls(texts, hosts.get(page, set())):
+                found.setdefault(url, page)
+        referers = {host_of(url): url for url in reversed(self._documents)}
+        return [
+            PlainRequest("GET", url, destination_of(url), referers[host])
+            for url, host in list(found.items())[:_FILES]
+            if url not in self._recorded
+        ]
+
+    def for_entries(self, missed: Iterable[PlainRequest], *, unsafe: bool) -> list[PlainRequest]:
+        """Return the requests for entries of recorded lists that no visitor chose.
+
+        Args:
+            missed: requests that a replay missed.
+            unsafe: whether recorded POST requests count.
+        """
+        listed = ListedValues()
+        requests = list(missed)
+        for request, answer in recorded_data(self._collection, unsafe=unsafe):
+            if self._is_over():
+                break
+            self._recorded.add(request.key)
+            requests.append(request)
+            listed.add(request.url, answer)
+        found = (each for each in requests_for_entries(requests, listed) if each.key not in self._recorded)
+        return list(islice(found, _ENTRIES))
