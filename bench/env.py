@@ -19,7 +19,7 @@ the page has settled, where BrowserGym waits for `domcontentloaded`. A reset is 
 between episodes: the old episode's end is in it, the first launch of our browser is not (BrowserGym launches
 two browsers at each reset).
 
-At `exact` resets are measured cold, and prepared ahead (`EnvOptions(ahead=1)`): the script's start is opened
+At `exact` resets are measured cold, and prefetched (`EnvOptions(prefetch=1)`): the script's start is opened
 once, the script is played while the next start is being prepared, and then the same start is asked for
 again, which is the reset that counts. Between two calls such a player waits for as long as a policy is said
 to think (`--thinks`, seconds): at 0 preparing competes with the steps. What it has prepared besides is ready,
@@ -27,7 +27,7 @@ and at rest, before the next player's turn.
 
 BrowserGym plays twice: `defaults` (slow_mo 1000 ms, as its tasks ask for; 0.5 s before each observation) and
 `zero` (both 0). Besides, at the last level: seconds per step at so many sessions, and how long a page with
-3 s of timers takes to settle; the sessions with and without preparing (`ahead`).
+3 s of timers takes to settle; the sessions with and without preparing (`prefetch`).
 
 Prints JSON; writes env.json and env.md into the work folder. No gate.
 """
@@ -208,7 +208,7 @@ class Ours:
         self.seen: Any = None
 
     async def __aenter__(self) -> Ours:
-        options = EnvOptions(ahead=0 if self.thinks is None else 1)
+        options = EnvOptions(prefetch=0 if self.thinks is None else 1)
         env = Env(self._url, level=self._level, observe=OBSERVE, options=options)
         self._env = await self._stack.enter_async_context(env)
         return self
@@ -227,14 +227,14 @@ class Ours:
     async def rest(self) -> int:
         """Wait until the next start is ready; return how many resets found theirs so far."""
         assert self._env is not None
-        ahead = self._env.ahead
+        prefetcher = self._env.prefetcher
 
         async def ready() -> bool:
-            return bool(ahead.ready or ahead.counts.failed)
+            return bool(prefetcher.ready or prefetcher.counts.failed)
 
-        if not await poll(ready, timeout=120, interval=0.02) or ahead.counts.failed:
-            raise SystemExit(f"a start was not prepared: {ahead.counts}")
-        return ahead.counts.taken
+        if not await poll(ready, timeout=120, interval=0.02) or prefetcher.counts.failed:
+            raise SystemExit(f"a start was not prepared: {prefetcher.counts}")
+        return prefetcher.counts.taken
 
     async def step(self, call: str, target: tuple[str, ...], *arguments: Any) -> dict[str, Any]:
         assert self._env is not None

@@ -43,13 +43,13 @@ async def sessions_at(
 ) -> list[dict[str, Any]]:
     """Return what a step takes at so many sessions, none waiting for another, on the same pages.
 
-    The sessions think of nothing, so that what is prepared ahead competes with their first steps.
+    The sessions think of nothing, so that what is prefetched competes with their first steps.
     """
     if not counts:
         return []
     tasks = [Task(page, "bench", page, name) for page, name in pages]
     chosen = VectorOptions(
-        pool=PoolOptions(episodes=10**9), env=EnvOptions(step_seconds=600, max_steps=10**6, ahead=ahead)
+        pool=PoolOptions(episodes=10**9), env=EnvOptions(step_seconds=600, max_steps=10**6, prefetch=ahead)
     )
     rows = []
     async with VectorEnv(url, max(counts), level=level, observe=tuple(observe), options=chosen) as vector:

@@ -111,11 +111,11 @@ def kill(vector):
 def test_the_next_task_is_prepared_while_this_one_is_played_and_the_order_stays(server):
     orders = []
     for ahead in (0, 1):
-        vector = VectorOptions(env=EnvOptions(ahead=ahead))
+        vector = VectorOptions(env=EnvOptions(prefetch=ahead))
         env = StillwebEnv(server, TASKS, GymOptions(level="exact", vector=vector))
 
         async def ready(env=env):
-            return bool(env._vector._slots[0].env.ahead.ready)
+            return bool(env._vector._slots[0].env.prefetcher.ready)
 
         try:
             env.reset(seed=3)
@@ -124,7 +124,7 @@ def test_the_next_task_is_prepared_while_this_one_is_played_and_the_order_stays(
                 assert not ahead or env._loop.run(poll(ready, timeout=60, interval=0.02))
                 order.append(env.reset(options=options)[1]["task"])
             orders.append(order)
-            taken = env._vector._slots[0].env.ahead.counts.taken
+            taken = env._vector._slots[0].env.prefetcher.counts.taken
         finally:
             env.close()
     assert orders[0] == orders[1]

@@ -234,7 +234,7 @@ async def test_damage_that_is_found_while_serving_is_counted_and_reported_once(
         for _ in range(2):
             assert (await web.get("https://damaged.example/p3")).status_code == 500
         assert (await web.get("https://damaged.example/p4")).content == PAGES["/p4"]
-        assert (await server.figures()).tallies["damaged"].damaged == 2
+        assert (await server.figures()).counters["damaged"].damaged == 2
         assert server.totals == {"fault": 2, "exact": 1}
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["pack is damaged"]
 

@@ -137,7 +137,7 @@ class Env(Started):
         self._episode: Episode | None = None
         self._past: EpisodeHistory | None = None
         self._closed = False
-        self._ahead = Prefetcher(self._options, self._level)
+        self._prefetcher = Prefetcher(self._options, self._level)
         self._leaving: set[asyncio.Task[bool]] = set()
 
     async def start(self) -> None:
@@ -204,26 +204,26 @@ class Env(Started):
         raise AssertionError("unreachable")
 
     def prepare(self, *, task: Task | None = None, url: str | None = None, seed: int | None = None) -> None:
-        """Announce the arguments of the next reset, to prefetch its start (`EnvOptions.ahead`).
+        """Announce the arguments of the next reset, to prefetch its start (`EnvOptions.prefetch`).
 
         The default is a repetition of the last reset. A reset with other arguments is not affected.
 
         Raises:
-            UsageError: if `ahead` is 0, or unless exactly one of task and URL is given.
+            UsageError: if `prefetch` is 0, or unless exactly one of task and URL is given.
             ResetNeeded: before the first reset.
         """
         self._raise_if_closed()
         start = StartRequest.of(task, url, seed)
-        if not self._options.ahead:
-            raise UsageError("no starts are prepared ahead", hint='EnvOptions(ahead=1), at level "exact"')
+        if not self._options.prefetch:
+            raise UsageError("prefetching is off", hint='EnvOptions(prefetch=1), at level "exact"')
         if self._episode is None:
             raise ResetNeeded("no episode is running", hint="await env.reset(task=...)")
-        self._ahead.prepare(self._start_context(), start)
+        self._prefetcher.prepare(self._start_context(), start)
 
     @property
-    def ahead(self) -> Prefetcher:
+    def prefetcher(self) -> Prefetcher:
         """Prefetched starts of the next resets."""
-        return self._ahead
+        return self._prefetcher
 
     async def step(self, action: Mapping[str, Any] | str) -> tuple[Observation, float, bool, bool, Info]:
         """Perform an action; return observation, reward, terminated, truncated and info.
@@ -267,7 +267,7 @@ class Env(Started):
             level=self._level.value,
             observe=[kind.value for kind in self._kinds],
             browser=self._browser,
-            options=replace(self._options, ahead=0),  # a fork is not reset
+            options=replace(self._options, prefetch=0),  # a fork is not reset
         )
 
     def set_perturbation(self, perturb: str | Perturbation | None, seed: int = 0) -> None:
@@ -303,11 +303,11 @@ class Env(Started):
         A concurrent reset or step raises `EnvClosed`.
         """
         self._closed = True
-        await self._ahead.close()
+        await self._prefetcher.close()
         await self._leave_episode()
         await self._idle.wait()
         await self._leave_episode()
-        await self._ahead.close()  # starts of a reset that ended meanwhile
+        await self._prefetcher.close()  # starts of a reset that ended meanwhile
         await self._wait_for_closes()
         await self._launched.aclose()
         await self._resources.aclose()
@@ -332,7 +332,7 @@ class Env(Started):
 
     async def _begin(self, begun: StartedEpisode | None, start: StartRequest) -> tuple[Observation, Info]:
         """Make a prefetched or new episode the running one."""
-        ahead = begun is not None
+        prefetched = begun is not None
         if begun is None:
             begun = await self._start_context().begin(start, self._hold)
         else:
@@ -341,7 +341,7 @@ class Env(Started):
         try:
             if episode.log:
                 await episode.log.began(
-                    episode.task, start.url, observation, info, ahead=ahead, events=episode.events
+                    episode.task, start.url, observation, info, prefetched=prefetched, events=episode.events
                 )
         except BaseException:
             episode.over = True
@@ -351,7 +351,7 @@ class Env(Started):
             start.task, start.url, episode.pinning.seed, episode.session.environment_id
         )
         self._past.add(None, observation, info)
-        self._ahead.prepare(self._start_context(), start)
+        self._prefetcher.prepare(self._start_context(), start)
         return observation, info
 
     def _hold(self, episode: Episode) -> None:
@@ -396,11 +396,11 @@ class Env(Started):
         self._raise_if_closed()
         if self._replay is None or self._browser is None or not is_connected(self._browser):
             return None
-        return await self._ahead.take(self._start_context(), start)
+        return await self._prefetcher.take(self._start_context(), start)
 
     async def _drop_browser(self) -> None:
         """Close the Env's own browser after a failure, so that the next reset starts another."""
-        await self._ahead.close()
+        await self._prefetcher.close()
         if self._shared is None:
             self._browser = None
             await self._launched.aclose()

@@ -164,7 +164,7 @@ class _EnvThread:
                     continue
                 self._broken = str(error)
                 return self._seen_again(), self._flagged(error)
-            if self._options.vector.env.ahead:
+            if self._options.vector.env.prefetch:
                 self._next = (
                     draw,
                     self._drawn(draw),

@@ -40,8 +40,8 @@ class EnvOptions:
             "stay", and the episode is truncated. "follow": the tab shows an empty error page. None: "stay" on
             a server that supports it, otherwise "follow".
         unrecorded: answers to unrecorded requests besides misses, and those that the server allows already.
-        ahead: number of prefetched starts for the next resets, at level "exact" only; each takes the memory
-            of a session (docs/how-to/vector.md).
+        prefetch: number of starts to prefetch for the next resets, at level "exact" only; each takes the
+            memory of a session (docs/how-to/vector.md).
         perturb: changes of layout, and interruptions; None for none (docs/how-to/perturb.md).
         perturb_seed: seed of the perturbation; a variant depends on it and on the start page.
     """
@@ -65,7 +65,7 @@ class EnvOptions:
     dialogs: DialogAnswers = field(default_factory=DialogAnswers)
     off_path: Annotated[OffPathMode | None, OFF_PATH] = None
     unrecorded: UnrecordedAnswers = field(default_factory=UnrecordedAnswers)
-    ahead: int = 0
+    prefetch: int = 0
     perturb: Annotated[Perturbation | None, PERTURB] = None
     perturb_seed: Annotated[int, Option("Seed of the perturbation.")] = 0
 

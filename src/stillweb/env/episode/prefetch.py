@@ -36,13 +36,13 @@ class PrefetchCounts:
     Attributes:
         taken: used by a reset.
         left: closed because another start was requested, or the env was closed.
-        spoilt: closed at the reset because the pack or the episode has changed.
+        discarded: closed at the reset because the pack or the episode has changed.
         failed: could not be prefetched.
     """
 
     taken: int = 0
     left: int = 0
-    spoilt: int = 0
+    discarded: int = 0
     failed: int = 0
 
 
@@ -89,7 +89,7 @@ class Prefetcher:
     """Prefetched starts of one env; it must be closed.
 
     Args:
-        options: `ahead` is the number of starts.
+        options: `prefetch` is the number of starts.
         level: level of the env.
 
     Attributes:
@@ -97,20 +97,20 @@ class Prefetcher:
         turns: limits concurrent prefetches, where several envs share a machine.
 
     Raises:
-        UsageError: if `ahead` is not 0 at a level other than EXACT.
+        UsageError: if `prefetch` is not 0 at a level other than EXACT.
     """
 
     def __init__(self, options: EnvOptions, level: Level) -> None:
-        if options.ahead < 0:
-            raise UsageError(f"ahead={options.ahead}: the number of starts cannot be negative")
-        if options.ahead and level is not Level.EXACT:
+        if options.prefetch < 0:
+            raise UsageError(f"prefetch={options.prefetch}: the number of starts cannot be negative")
+        if options.prefetch and level is not Level.EXACT:
             raise UsageError(
-                f"no start can be prepared ahead at level {level.value!r}: real time passes in its page",
-                hint="EnvOptions(ahead=0), or level 'exact'",
+                f"no start can be prefetched at level {level.value!r}: real time passes in its page",
+                hint="EnvOptions(prefetch=0), or level 'exact'",
             )
         self.counts = PrefetchCounts()
         self.turns: asyncio.Semaphore | None = None
-        self._number = options.ahead
+        self._number = options.prefetch
         self._starts: list[_PrefetchedStart] = []
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -120,7 +120,7 @@ class Prefetcher:
         return sum(each.task.done() for each in self._starts)
 
     def prepare(self, context: StartContext, start: StartRequest) -> None:
-        """Prefetch a start `ahead` times; close the prefetched starts that differ from it."""
+        """Prefetch a start `prefetch` times; close the prefetched starts that differ from it."""
         self._leave([each for each in self._starts if not _is_for(each, context, start)])
         while len(self._starts) < self._number:
             one = _PrefetchedStart(context, start, self.turns)
@@ -145,8 +145,8 @@ class Prefetcher:
             if untouched:
                 self.counts.taken += 1
                 return begun
-            self.counts.spoilt += 1
-            logger.warning("prefetched start was spoilt", extra={"url": start.url})
+            self.counts.discarded += 1
+            logger.warning("prefetched start was discarded", extra={"url": start.url})
             self._leave_one(one)
         return None
 

@@ -244,13 +244,16 @@ class TrajectoryLog:
         observation: Observation,
         info: Mapping[str, Any],
         *,
-        ahead: bool = False,
+        prefetched: bool = False,
         events: StepEvents,
     ) -> None:
-        """Write the header and the reset's observation; `ahead` means that the start was prefetched."""
+        """Write the header and the reset's observation.
+
+        A `prefetched` start was opened before the reset; the episode begins now.
+        """
         if self._root is None:
             return
-        if ahead:
+        if prefetched:
             self._began = clock.perf()
         machine = {"fonts": await in_thread(fonts_digest), "cpu": cpu_family()}
         header = {

@@ -50,7 +50,7 @@ class VectorOptions:
         env: options of each session.
         at_once: concurrent resets and steps; others wait in order of arrival. 0 is twice the number of cores,
             at least 4. A higher number makes each call slower, until limits in real seconds expire that have
-            nothing to do with the page. A quarter as many starts are prefetched (`EnvOptions.ahead`).
+            nothing to do with the page. A quarter as many starts are prefetched (`EnvOptions.prefetch`).
     """
 
     pool: PoolOptions = field(default_factory=PoolOptions)
@@ -292,7 +292,7 @@ class VectorEnv(Started):
             browser=lease.browser,
             options=self._options.env,
         )
-        env.ahead.turns = self._prefetches
+        env.prefetcher.turns = self._prefetches
         return env
 
     async def _probe(self, browser: Browser) -> None:

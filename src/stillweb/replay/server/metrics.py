@@ -107,11 +107,11 @@ class ReplayMetrics:
     """Counters of a server at one moment.
 
     Attributes:
-        tallies: by collection, of all workers together.
+        counters: by collection, of all workers together.
         workers: one, or as many as there are.
     """
 
-    tallies: Mapping[str, ResponseCounters] = field(default_factory=dict)
+    counters: Mapping[str, ResponseCounters] = field(default_factory=dict)
     workers: tuple[WorkerMetrics, ...] = ()
 
 
@@ -168,7 +168,7 @@ def _answers(figures: ReplayMetrics) -> Iterator[Metric]:
         "From the complete request to the last byte handed to the network.",
         labels=("collection",),
     )
-    for name, counters in figures.tallies.items():
+    for name, counters in figures.counters.items():
         for tier, count in counters.answers.items():
             answers.add_metric((name, tier), count)
         sent.add_metric((name,), counters.bytes)
@@ -186,7 +186,7 @@ def _sessions(figures: ReplayMetrics) -> Iterator[Metric]:
     family = GaugeMetricFamily(
         "stillweb_sessions", "Open sessions, the default one included.", labels=("collection",)
     )
-    for name in figures.tallies:
+    for name in figures.counters:
         family.add_metric((name,), sum(worker.sessions.get(name, 0) for worker in figures.workers))
     yield family
     workers = figures.workers

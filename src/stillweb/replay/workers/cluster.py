@@ -160,7 +160,7 @@ class ReplayCluster(ControlBackend):
         for placed in lost:
             placed.lost = True
         figures, worker.figures = worker.figures, ReplayMetrics()
-        for name, counters in figures.tallies.items():
+        for name, counters in figures.counters.items():
             self._of_dead.setdefault(name, ResponseCounters()).add_up(counters)
         if self._placed[DEFAULT_SESSION] in lost:
             reset = f"POST {self.url}/sessions/default/reset"
@@ -213,11 +213,11 @@ class ReplayCluster(ControlBackend):
         """Return the counters of all workers, the dead ones included."""
         for worker, reply in await self._ask_all("GET", "/figures"):
             worker.figures = parse_metrics(reply)
-        tallies: dict[str, ResponseCounters] = {}
-        for counted in (self._of_dead, *(worker.figures.tallies for worker in self.workers)):
+        totals: dict[str, ResponseCounters] = {}
+        for counted in (self._of_dead, *(worker.figures.counters for worker in self.workers)):
             for name, counters in counted.items():
-                tallies.setdefault(name, ResponseCounters()).add_up(counters)
-        return ReplayMetrics(tallies, tuple(worker.shown for worker in self.workers))
+                totals.setdefault(name, ResponseCounters()).add_up(counters)
+        return ReplayMetrics(totals, tuple(worker.shown for worker in self.workers))
 
     async def reload(self, collection: str) -> ReloadResult:
         """Let every worker look for a newer pack of a collection.

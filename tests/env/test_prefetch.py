@@ -1,4 +1,4 @@
-"""A start prepared ahead is the same episode, for an equal reset alone, and nothing of it stays behind."""
+"""A prefetched start is the same episode, for an equal reset alone, and nothing of it stays behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 HOME = ORIGIN + "/"
 SECOND = ORIGIN + "/second"
-AHEAD = EnvOptions(ahead=1)
+PREFETCH = EnvOptions(prefetch=1)
 SEEN = ("axtree", "dom", "screenshot")
 TRACES = Path(__file__).parents[2] / "bench" / "traces"
 
@@ -40,7 +40,7 @@ def exact():
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def env(replay, browser):
-    async with Env(replay.url, level="exact", observe=SEEN, browser=browser, options=AHEAD) as opened:
+    async with Env(replay.url, level="exact", observe=SEEN, browser=browser, options=PREFETCH) as opened:
         yield opened
     await assert_nothing_is_left(replay, browser)
 
@@ -53,7 +53,7 @@ async def assert_nothing_is_left(replay, browser):
 
 async def ready(env):
     async def is_ready():
-        return bool(env.ahead.ready)
+        return bool(env.prefetcher.ready)
 
     assert await poll(is_ready, timeout=60, interval=0.02)
 
@@ -76,15 +76,15 @@ async def test_on_real_pages_a_prepared_episode_is_the_one_that_was_not_prepared
     trace = replace(trace, actions=trace.actions[:5])
     collection = name.replace("-", "_")
     runs = []
-    for options in (EnvOptions(), AHEAD):
+    for options in (EnvOptions(), PREFETCH):
         async with Env(
             warc_bench.url, collection, level="exact", observe=SEEN, browser=browser, options=options
         ) as env:
             runs.append(await run_trace(env, trace, keep=True))
-            if options.ahead:
+            if options.prefetch:
                 await ready(env)
                 runs.append(await run_trace(env, trace, keep=True))
-                assert env.ahead.counts.taken == 1
+                assert env.prefetcher.counts.taken == 1
     plain, beside, prepared = runs
     assert plain.failure is beside.failure is prepared.failure is None
     assert len(plain.steps) == 6
@@ -101,7 +101,7 @@ async def test_a_reset_takes_what_was_prepared_for_it_and_the_next_one_is_prepar
         seen.append((observation.digests, told(info)))
         waiting = set(await sessions(replay)) - {"default", info["session"]}
         await ready(env)
-    assert env.ahead.counts.taken == 2
+    assert env.prefetcher.counts.taken == 2
     assert len(set(episodes)) == 3
     assert seen[0] == seen[1] == seen[2]
     assert len(waiting) <= 2  # the one left, and the one prepared
@@ -111,7 +111,7 @@ async def test_a_reset_waits_for_what_is_on_its_way(env):
     first, _ = await env.reset(url=HOME)
     again, _ = await env.reset(url=HOME)
     assert again.digests == first.digests
-    assert env.ahead.counts.taken == 1
+    assert env.prefetcher.counts.taken == 1
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ async def test_what_was_prepared_for_another_reset_is_closed(env, replay, browse
     await env.reset(url=HOME)
     await ready(env)
     observation, info = await env.reset(**asked)
-    assert (env.ahead.counts.taken, env.ahead.counts.left) == (0, 1)
+    assert (env.prefetcher.counts.taken, env.prefetcher.counts.left) == (0, 1)
     async with Env(replay.url, level="exact", observe=SEEN, browser=browser) as plain:
         wanted, other = await plain.reset(**asked)
     assert observation.digests == wanted.digests
@@ -134,7 +134,7 @@ async def test_a_task_that_is_equal_finds_its_start(env):
     await env.reset(task=Task("home", "Look", HOME), seed=3)
     await ready(env)
     _, info = await env.reset(task=Task("home", "Look", HOME), seed=3)
-    assert (env.ahead.counts.taken, info["goal"], info["seed"]) == (1, "Look", 3)
+    assert (env.prefetcher.counts.taken, info["goal"], info["seed"]) == (1, "Look", 3)
 
 
 async def test_who_knows_the_next_start_says_so(env):
@@ -144,7 +144,7 @@ async def test_who_knows_the_next_start_says_so(env):
     env.prepare(url=SECOND)
     await ready(env)
     observation, _ = await env.reset(url=SECOND)
-    assert (env.ahead.counts.taken, observation.url) == (1, SECOND)
+    assert (env.prefetcher.counts.taken, observation.url) == (1, SECOND)
 
 
 async def test_what_cannot_be_prepared_is_reported_by_the_reset_that_asks_for_it(env):
@@ -152,7 +152,7 @@ async def test_what_cannot_be_prepared_is_reported_by_the_reset_that_asks_for_it
     env.prepare(url=ORIGIN + "/absent")
 
     async def failed():
-        return env.ahead.counts.failed == 1
+        return env.prefetcher.counts.failed == 1
 
     assert await poll(failed, timeout=30, interval=0.02)
     with pytest.raises(TaskError, match="does not hold the start page"):
@@ -160,18 +160,18 @@ async def test_what_cannot_be_prepared_is_reported_by_the_reset_that_asks_for_it
     assert (await env.reset(url=HOME))[0].url == HOME
 
 
-async def test_a_prepared_start_whose_session_was_closed_is_spoilt(env, replay):
+async def test_a_prepared_start_whose_session_was_closed_is_discarded(env, replay):
     _, info = await env.reset(url=HOME)
     await ready(env)
     (prepared,) = set(await sessions(replay)) - {"default", info["session"]}
     async with ReplayClient(replay.url) as client:
         await client.close_session(prepared)
     observation, info = await env.reset(url=HOME)
-    assert (env.ahead.counts.taken, env.ahead.counts.spoilt) == (0, 1)
+    assert (env.prefetcher.counts.taken, env.prefetcher.counts.discarded) == (0, 1)
     assert (observation.url, info["traffic"]["misses"]) == (HOME, 0)
 
 
-async def test_a_prepared_page_that_crashed_is_spoilt(env, browser):
+async def test_a_prepared_page_that_crashed_is_discarded(env, browser):
     await env.reset(url=HOME)
     await ready(env)
     page = browser.contexts[-1].pages[0]
@@ -182,7 +182,7 @@ async def test_a_prepared_page_that_crashed_is_spoilt(env, browser):
         await crashed
         crash.cancel()
     observation, _ = await env.reset(url=HOME)
-    assert (env.ahead.counts.spoilt, observation.url) == (1, HOME)
+    assert (env.prefetcher.counts.discarded, observation.url) == (1, HOME)
 
 
 async def test_a_newer_pack_spoils_what_was_prepared(tmp_path, ca, browser):
@@ -190,7 +190,7 @@ async def test_a_newer_pack_spoils_what_was_prepared(tmp_path, ca, browser):
     async with (
         serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
         ReplayClient(server.url) as client,
-        Env(server.url, level="exact", browser=browser, options=AHEAD) as env,
+        Env(server.url, level="exact", browser=browser, options=PREFETCH) as env,
     ):
         _, before = await env.reset(url=HOME)
         await ready(env)
@@ -202,13 +202,13 @@ async def test_a_newer_pack_spoils_what_was_prepared(tmp_path, ca, browser):
         seal(collection)
         assert (await client.reload("small"))["newer"]
         _, after = await env.reset(url=HOME)
-        assert (env.ahead.counts.taken, env.ahead.counts.spoilt) == (0, 1)
+        assert (env.prefetcher.counts.taken, env.prefetcher.counts.discarded) == (0, 1)
         assert before["environment_id"] != after["environment_id"]
 
 
 async def test_closing_ends_what_is_ready_and_what_is_on_its_way(replay, browser):
     for wait in (True, False):
-        env = Env(replay.url, level="exact", browser=browser, options=EnvOptions(ahead=2))
+        env = Env(replay.url, level="exact", browser=browser, options=EnvOptions(prefetch=2))
         await env.reset(url=HOME)
         if wait:
             await ready(env)
@@ -219,7 +219,7 @@ async def test_closing_ends_what_is_ready_and_what_is_on_its_way(replay, browser
 
 
 async def test_a_killed_browser_takes_what_was_prepared_with_it(replay):
-    async with Env(replay.url, level="exact", options=AHEAD) as env:
+    async with Env(replay.url, level="exact", options=PREFETCH) as env:
         await env.reset(url=HOME)
         await ready(env)
         process = await BrowserProcess.of(env._browser)
@@ -231,7 +231,7 @@ async def test_a_killed_browser_takes_what_was_prepared_with_it(replay):
         assert await poll(gone, timeout=30, interval=0.02)
         observation, info = await env.reset(url=HOME)
         assert observation.url == HOME
-        assert env.ahead.counts.taken == 0
+        assert env.prefetcher.counts.taken == 0
         await ready(env)
         assert len(await sessions(replay)) == 3  # the default one, the episode's, the prepared one's
         assert info["session"] in await sessions(replay)
@@ -240,7 +240,7 @@ async def test_a_killed_browser_takes_what_was_prepared_with_it(replay):
 
 
 async def test_what_no_one_took_was_no_episode(replay, browser, tmp_path):
-    options = EnvOptions(ahead=1, trajectories=tmp_path)
+    options = EnvOptions(prefetch=1, trajectories=tmp_path)
     async with Env(replay.url, level="exact", browser=browser, options=options) as env:
         episodes = []
         for _ in range(2):
@@ -251,7 +251,7 @@ async def test_what_no_one_took_was_no_episode(replay, browser, tmp_path):
 
 
 async def test_sessions_of_a_vector_have_starts_of_their_own(replay):
-    options = VectorOptions(env=AHEAD)
+    options = VectorOptions(env=PREFETCH)
     async with VectorEnv(replay.url, 2, level="exact", options=options) as vector:
 
         async def round_of(url):
@@ -266,18 +266,18 @@ async def test_sessions_of_a_vector_have_starts_of_their_own(replay):
         await ready(vector._slots[1].env)
         observation, _ = await vector.reset(1, url=SECOND)
         assert observation.url == SECOND
-        assert [seat.env.ahead.counts.taken for seat in vector._slots] == [1, 2]
+        assert [seat.env.prefetcher.counts.taken for seat in vector._slots] == [1, 2]
     assert await sessions(replay) == ["default"]
 
 
 async def test_only_where_a_page_stands_still(replay, browser):
     with pytest.raises(UsageError, match="real time passes"):
-        Env(replay.url, level="clock", options=AHEAD)
+        Env(replay.url, level="clock", options=PREFETCH)
     with pytest.raises(UsageError, match="negative"):
-        Env(replay.url, level="exact", options=EnvOptions(ahead=-1))
+        Env(replay.url, level="exact", options=EnvOptions(prefetch=-1))
     async with Env(replay.url, level="exact", browser=browser) as env:
         await env.reset(url=HOME)
-        with pytest.raises(UsageError, match="prepared ahead") as told:
+        with pytest.raises(UsageError, match="prefetching is off") as told:
             env.prepare(url=HOME)
-        assert "ahead=1" in told.value.hint
+        assert "prefetch=1" in told.value.hint
         assert len(await env.fork(1)) == 1
