@@ -12,7 +12,7 @@ import pytest
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import read_rules
-from stillweb.coverage import CoverageOptions, CoverageResult, measure
+from stillweb.coverage import CoverageOptions, CoverageResult, measure_coverage
 from stillweb.coverage.times import prove_times, to_repeat
 from stillweb.env import Env
 from stillweb.record.crawl.crawl import crawl
@@ -56,7 +56,7 @@ async def replayed(collection: Collection, ca: Any) -> AsyncIterator[ReplayClien
 async def proved(collection: Collection, ca: Any) -> tuple[CoverageResult, int]:
     recorded_at = collection.manifest().recorded_at
     async with replayed(collection, ca) as client:
-        result = await measure(client, "site", [HOME], {"site.test"}, OPTIONS)
+        result = await measure_coverage(client, "site", [HOME], {"site.test"}, OPTIONS)
         walks = to_repeat(result, recorded_at, read_rules(collection))
         return result, await prove_times(client, collection, {"site.test"}, walks, OPTIONS)
 
