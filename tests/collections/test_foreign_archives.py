@@ -103,6 +103,68 @@ def test_a_body_that_is_no_line_end_stays_part_of_its_request(tmp_path: Path) ->
     assert exchange.request.raw_body == b"\r\n"
 
 
+FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data; boundary=qTaz"
+PARTS = 'Content-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
+
+
+def _archiveweb(asked: list[tuple[str, str, str]]) -> bytes:
+    """Return exchanges as ArchiveWeb.page writes them: the request's body is in the target URI only."""
+    records = b""
+    for number, (method, query, fields) in enumerate(asked):
+        url = f"{URL}api?__wb_method=POST&{query}"
+        target = url.removeprefix("https://a.example")
+        records += _record("response", b"HTTP/1.1 200 OK\r\n\r\nanswer %d" % number, url)
+        records += _record("request", f"{method} {target} HTTP/1.1\r\n{fields}\r\n".encode(), url)
+    return records
+
+
+def test_a_body_that_is_in_the_target_uri_only_belongs_to_its_request(tmp_path: Path) -> None:
+    """Each was taken for a POST without a body, which got the first of them, and a GET got the last."""
+    multipart = f"Content-Type: {MULTIPART}\r\nContent-Length: 99\r\n"
+    (tmp_path / "a.warc").write_bytes(
+        _archiveweb(
+            [
+                ("POST", "ids=%5B1%5D&w=a+b", f"Content-Type: {FORM}\r\nContent-Length: 17\r\n"),
+                ("POST", "ids=%5B1%5D&w=a+b", multipart),
+                ("POST", "ids=%5B2%5D&w=a+b", multipart),
+                ("POST", "__wb_post_data=eyJhIjoxfQ==", "Content-Type: application/json\r\n"),
+                ("GET", "", f"Content-Length: 0\r\nContent-Type: {FORM}\r\n"),
+            ]
+        )
+    )
+    collection, _ = _import(tmp_path / "a.warc", tmp_path)
+    seal(collection)
+    parts = "".join("--B\r\n" + PARTS % pair for pair in (("ids", "[2]"), ("w", "a b"))) + "--B--\r\n"
+    asked = {
+        ("POST", FORM, b"ids=%5B1%5D&w=a+b"): [b"answer 0"],
+        ("POST", "multipart/form-data; boundary=B", parts.encode()): [b"answer 2"],
+        ("POST", "application/json", b'{"a": 1}'): [b"answer 3"],
+        ("POST", "", b""): [b"answer 4"],
+        ("GET", "", b""): [],
+        ("POST", FORM, b"ids=%5B3%5D&w=a+b"): [],
+    }
+    with Pack.open(collection.pack) as pack:
+        for (method, content_type, body), answers in asked.items():
+            rows = pack.lookup(request_key(method, f"{URL}api", content_type, body))
+            assert [bytes(pack.entry(row).body) for row in rows] == answers
+    assert not [each for each in check(collection) if each.severity is not Severity.NOTICE]
+
+
+def test_an_answer_to_a_request_whose_body_is_not_stored_is_left_out(tmp_path: Path) -> None:
+    asked = b"POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 30\r\n\r\n"
+    answer = b"HTTP/1.1 200 OK\r\n\r\nsaved"
+    (tmp_path / "a.warc").write_bytes(
+        _record("request", asked)
+        + _record("response", answer)
+        + _record("response", answer, f"{URL}other")
+        + _record("request", asked.replace(b" 30", b" 0"), f"{URL}other")
+    )
+    collection, report = _import(tmp_path / "a.warc", tmp_path)
+    assert [(each.method, each.url) for each in collection.captures()] == [("POST", f"{URL}other")]
+    assert "no-request-body" in {each.code for each in report.defects}
+
+
 @pytest.mark.parametrize("dictionary", ["none", "raw", "compressed"])
 def test_a_warc_in_zstandard_frames(tmp_path: Path, dictionary: str) -> None:
     parts = [
@@ -234,6 +296,79 @@ def _attached(folder: Path) -> bytes:
     made["request"]["postData"] = {"mimeType": "application/octet-stream", "params": [], "_file": "77aa.bin"}
     made["request"]["bodySize"] = 2
     return _har(_entry(content=page), made)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kept"),
+    [
+        ({"headers": [{"name": "Content-Length", "value": "120"}]}, False),
+        ({"headers": [{"name": "Content-Length", "value": "0"}], "bodySize": 310}, True),
+        ({"bodySize": 4711}, False),
+        ({"bodySize": 20, "headers": [{"name": "Content-Encoding", "value": "gzip"}]}, True),
+        ({"bodySize": -1, "headers": [{"name": "Transfer-Encoding", "value": "chunked"}]}, False),
+        ({"bodySize": -1}, True),
+        ({"status": 302, "headers": [{"name": "Location", "value": "/"}], "bodySize": 300}, True),
+    ],
+)
+@pytest.mark.parametrize("content", [{"size": 0, "text": ""}, {"size": 0}])
+def test_a_har_saved_without_bodies_gives_no_empty_answers(
+    tmp_path: Path, answer: dict[str, object], content: dict[str, object], kept: bool
+) -> None:
+    """Firefox and BrowserMob Proxy state a size of 0 for bodies that they did not save."""
+    entries = [_entry(**answer, content=content), _entry(URL + "kept", content={"size": 0}, bodySize=0)]
+    (tmp_path / "a.har").write_bytes(_har(*entries))
+    collection, report = _import(tmp_path / "a.har", tmp_path)
+    assert [each.url for each in collection.captures()] == [URL] * kept + [URL + "kept"]
+    assert any("saved without it" in each.what for each in report.defects) is not kept
+
+
+def test_the_start_page_of_a_har_is_its_document(tmp_path: Path) -> None:
+    """A page's first entry may be the beacon of the page before, or a service of the browser."""
+    html = {"size": 4, "text": "body", "mimeType": "text/html; charset=utf-8"}
+    entries = [
+        _entry(URL + "beacon", "POST", pageref="p", content=html),
+        _entry(URL + "site.css", pageref="p"),
+        _entry(URL + "part", pageref="p", content=html, _resourceType="xhr"),
+        _entry(
+            URL + "moved", status=301, pageref="p", content=html, headers=[{"name": "Location", "value": "/"}]
+        ),
+        _entry(URL, pageref="p", content=html, _resourceType="document"),
+        _entry(URL + "frame", pageref="p", content=html),
+        _entry(URL + "json", pageref="r", content={"size": 2, "text": "{}"}, _resourceType="document"),
+        _entry(URL + "data", pageref="q", content={"size": 2, "text": "{}", "mimeType": "application/json"}),
+    ]
+    (tmp_path / "a.har").write_bytes(
+        _har(*entries, pages=[{"id": "p", "title": "P"}, {"id": "q"}, {"id": "r"}])
+    )
+    collection, _ = _import(tmp_path / "a.har", tmp_path)
+    assert [(page.url, page.title) for page in collection.page_list()] == [(URL, "P"), (URL + "json", "")]
+
+
+def test_a_redirect_without_header_fields_leads_to_the_url_that_the_har_names(tmp_path: Path) -> None:
+    (tmp_path / "a.har").write_bytes(
+        _har(
+            _entry(status=302, content={"size": 0}, redirectURL="https://a.example/home"),
+            _entry(URL + "odd", status=302, content={"size": 0}, redirectURL="/\r\nSet-Cookie: a=b"),
+        )
+    )
+    collection, _ = _import(tmp_path / "a.har", tmp_path)
+    found = [header(each.response.headers, "location") for each in collection.exchanges()]
+    assert found == ["https://a.example/home", ""]
+
+
+def test_a_har_in_gzip(tmp_path: Path) -> None:
+    (tmp_path / "a.har.gz").write_bytes(gzip.compress(_har(_entry())))
+    _, report = _import(tmp_path / "a.har.gz", tmp_path)
+    assert [(file.kind, file.captures) for file in report.files] == [("har", 1)]
+
+
+def test_a_har_in_gzip_that_is_cut_or_unpacks_to_too_much(tmp_path: Path) -> None:
+    (tmp_path / "cut.har.gz").write_bytes(gzip.compress(_har(_entry()))[:-9])
+    with pytest.raises(MalformedHar, match="not readable as gzip"):
+        _import(tmp_path / "cut.har.gz", tmp_path)
+    (tmp_path / "bomb.har.gz").write_bytes(gzip.compress(b'{"log": {"entries": []}}' + bytes(TOO_MUCH)))
+    with pytest.raises(LimitExceeded, match="unpacks to more than"):
+        _import(tmp_path / "bomb.har.gz", tmp_path)
 
 
 def test_bodies_attached_to_a_har_are_read_from_their_files(tmp_path: Path) -> None:

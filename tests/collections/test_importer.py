@@ -45,7 +45,7 @@ ARCHIVES = {
     "multi-wacz.wacz": (4, 2, set()),
     "safari.har": (19, 1, set()),
     # Its datapackage.json states another SHA-256 than its WARC has; `wacz validate` says so too.
-    "scoop-example.wacz": (31, 4, {"digest", "not-http"}),
+    "scoop-example.wacz": (31, 1, {"digest", "not-http"}),
     "solidaritenum.warc.gz": (94, 1, set()),
     "svelte_gantt.wacz": (9, 1, set()),
     "svelte_toolbar.wacz": (12, 1, set()),
@@ -425,6 +425,22 @@ def test_har_bodies_headers_and_entries_that_are_no_capture(tmp_path):
     assert found["p"].request.raw_body == b'{"a":1}'
     assert found["r"].response.status == 302
     assert [path.name for path in collection.warc_files()] == ["a.warc.gz"]
+
+
+def test_pages_that_no_http_client_requests_are_not_listed(tmp_path):
+    line = '{"id":"%s","url":"%s","ts":"2024-01-01T00:00:00Z"}\n'
+    listed = '{"format":"json-pages-1.0","id":"pages"}\n' + line % ("a", "file:///screenshot.png")
+    members = {"archive/a.warc.gz": warc("https://a.example/a")}
+    both = wacz(**members, **{"pages/pages.jsonl": (listed + line % ("b", "https://a.example/a")).encode()})
+    report = import_files([write(tmp_path / "a.wacz", both)], tmp_path / "root", "both")
+    assert [page.id for page in Collection.open(tmp_path / "root", "both").page_list()] == ["b"]
+    assert codes(report.found) == {"not-http"}
+    # Without another page in the list, the pages are found in the records.
+    none = wacz(**members, **{"pages/pages.jsonl": listed.encode()})
+    import_files([write(tmp_path / "b.wacz", none)], tmp_path / "root", "found")
+    assert [page.url for page in Collection.open(tmp_path / "root", "found").page_list()] == [
+        "https://a.example/a"
+    ]
 
 
 def test_har_entries_of_which_a_part_is_missing_are_no_capture(tmp_path):

@@ -52,6 +52,7 @@ class _RequestSeen:
     query: str
     offset: int
     length: int
+    lacks_body: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,12 @@ def index_file(
             what = f"the request of {answer.uri} is not in the file: its method is unknown"
             (report or ignore)(Defect(Severity.ERROR, "no-request", str(path), answer.capture.offset, what))
             continue
+        if request and request.lacks_body:
+            what = f"the {request.method} for {answer.uri} is stored without its body: its answer is left out"
+            (report or ignore)(
+                Defect(Severity.ERROR, "no-request-body", str(path), answer.capture.offset, what)
+            )
+            continue
         joined.append(_join(answer, request))
     return joined
 
@@ -139,6 +146,7 @@ def _note_request(position: int, record: WarcRecord) -> _RequestSeen | None:
     request = parse_request(record.block, url)
     if request is None:
         return None
+    request = methodquery.completed(request, record.target_uri)
     keyed_url, query = methodquery.appended(request)
     return _RequestSeen(
         position=position,
@@ -152,7 +160,14 @@ def _note_request(position: int, record: WarcRecord) -> _RequestSeen | None:
         query=query,
         offset=record.offset,
         length=record.length,
+        lacks_body=_lacks_body(request),
     )
+
+
+def _lacks_body(request: Request) -> bool:
+    """Return True if a recorder did not store the body: the request would pass for one without a body."""
+    length = header(request.headers, "content-length")
+    return request.method not in ("GET", "HEAD") and not request.raw_body and length.strip("0").isdigit()
 
 
 def key_of(request: Request) -> str:

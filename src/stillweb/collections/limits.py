@@ -77,7 +77,7 @@ class UnpackBudget:
 
 
 def unpacked_pieces(
-    source: IO[bytes], packed: int, path: Path, what: str, *, line_cost: int = 0
+    source: IO[bytes] | io.BufferedIOBase, packed: int, path: Path, what: str, *, line_cost: int = 0
 ) -> Iterator[bytes]:
     """Yield the content of a packed stream.
 

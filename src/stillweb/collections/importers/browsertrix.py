@@ -188,18 +188,22 @@ class BrowsertrixArtifacts:
 
 
 def lacking(pages: Iterable[Page], failed: Iterable[Page], captures: Iterable[Capture]) -> Iterator[Defect]:
-    """Yield the pages that a crawl lists without usable content: failed ones, and those without a capture.
+    """Yield the pages that an archive lists without usable content: failed ones, and those without a capture.
 
-    A crawl without its responses is still a valid WACZ.
+    A crawl without its responses is still a valid WACZ. A capture under the other scheme answers a page too.
     """
-    answered = {wire_url(each.url) for each in captures if each.method == "GET"}
+    answered = {_schemeless(each.url) for each in captures if each.method == "GET"}
     for page in failed:
         what = f"page {page.url} was not loaded when it was crawled; it is left out"
         yield Defect(Severity.WARNING, "page-failed", page.url, -1, what)
     for page in pages:
-        if wire_url(page.url) not in answered:
+        if _schemeless(page.url) not in answered:
             what = f"page {page.url} has no capture"
             yield Defect(Severity.WARNING, "no-capture", page.url, -1, what)
+
+
+def _schemeless(url: str) -> str:
+    return wire_url(url).partition(":")[2]
 
 
 def has_scroll_bar(image: Image.Image) -> bool:

@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import base64
 import binascii
+import gzip
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from stillweb.collections.defects import Defect, Report, Severity
-from stillweb.collections.limits import load_json
+from stillweb.collections.limits import load_json, unpacked_pieces
 from stillweb.collections.warc.frames import (
     BINARY,
     TEXT,
@@ -31,6 +34,7 @@ from stillweb.collections.warc.frames import (
     frames_beside,
     is_socket_url,
 )
+from stillweb.collections.warc.reader import GZIP_MAGIC
 from stillweb.collections.warc.records import clean_uri, timestamp_of
 from stillweb.errors import MalformedHar
 from stillweb.model import BODILESS, Exchange, Headers, Page, Request, Response, header
@@ -40,6 +44,8 @@ _CHARSET = re.compile(r"charset=[\"']?([\w.:-]+)", re.IGNORECASE)
 _EMPTY = BODILESS | {101, 205}  # statuses whose entries hold no content
 # Valid only for the message on the wire: HTTP/2 pseudo-fields, framing, encoding.
 _DROPPED = frozenset({"content-encoding", "transfer-encoding", "content-length"})
+_SHOWN = re.compile(r"html|text/plain|/pdf|/xml")
+_EMPTY_GZIP = 20  # bytes: what gzip makes of nothing
 _CONTAINERS = 1 << 20
 _LONGEST_URL = 1 << 16  # a WARC record names it in its header; servers accept 8 kB
 _NO_TIME = "19700101000000"  # of entries before the first one with a time
@@ -47,7 +53,7 @@ _FIELD_END = re.compile(r"\n(?![ \t])")  # a line that begins with a space conti
 _ATTACHED = re.compile(r"[\w@+-][\w.@+-]*")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HarFile:
     """The `log` of a HAR file, and the folder of its attached bodies."""
 
@@ -56,14 +62,17 @@ class HarFile:
 
     @classmethod
     def open(cls, path: Path) -> HarFile:
-        """Read a HAR file.
+        """Read a HAR file, plain or gzip.
 
         Raises:
             MalformedHar: if it is not JSON or lacks `log.entries`.
+            LimitExceeded: if it unpacks to too much.
         """
         try:
-            text = path.read_bytes()
+            text = _content(path)
             members = load_json(text, path=path, containers=max(_CONTAINERS, len(text) // 8))
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise MalformedHar(f"not readable as gzip ({error})", path=path) from None
         except ValueError as error:
             raise MalformedHar(f"not JSON ({error})", path=path) from None
         log = members.get("log") if isinstance(members, dict) else None
@@ -98,15 +107,23 @@ class HarFile:
             yield found
 
     def pages(self) -> list[Page]:
-        """Return the pages; a page's URL is that of its first entry."""
+        """Return the pages; a page's URL is that of its first HTML document, or of its first entry.
+
+        The first entry may be the beacon of the page before, or a service of the browser. It is the page only
+        if browsers show its media type.
+        """
+        documents: dict[str, str] = {}
         first: dict[str, str] = {}
         for entry in self.log["entries"]:
-            if isinstance(entry, dict) and isinstance(entry.get("request"), dict):
-                first.setdefault(str(entry.get("pageref")), str(entry["request"].get("url", "")))
+            url, page = _document(entry)
+            first.setdefault(page, url)
+            if url and "html" in str(entry["response"]["content"].get("mimeType")):
+                documents.setdefault(page, url)
+        first.update(documents)
         listed = self.log.get("pages")
         found = []
         for page in listed if isinstance(listed, list) else ():
-            if isinstance(page, dict) and (url := first.get(str(page.get("id")))):
+            if isinstance(page, dict) and (url := first.get(str(page.get("id")), "")):
                 timestamp = timestamp_of(str(page.get("startedDateTime", "")))
                 found.append(
                     Page(clean_uri(url), timestamp, title=str(page.get("title", "")), id=str(page["id"]))
@@ -131,6 +148,8 @@ class HarFile:
         body = self._body(response)
         if why := _incomplete(response, body):
             return why
+        if not body and request["method"] != "HEAD" and self._had_body(response):
+            return f"the response ({status}) has no body, but had one: the HAR was saved without it"
         posted = self._posted(request)
         if request["method"] != "GET" and _size(request.get("bodySize")) and not posted:
             return f"the {request['method']} has no body, but should have {request['bodySize']} bytes"
@@ -138,6 +157,31 @@ class HarFile:
             status, response = 200, {**response, "statusText": "OK"}
         answer = _answer(response, status, body or b"")
         return _joined(entry, url, posted, answer, _started(entry) or before), beside
+
+    def _had_body(self, response: dict[str, Any]) -> bool:
+        """Return True if a response without content had a body, whose size programs state as 0.
+
+        Firefox does so in a HAR "without response bodies", BrowserMob Proxy by default.
+        """
+        if int(response["status"]) in _EMPTY or _redirects(response):
+            return False
+        fields = {str(each["name"]).lower(): str(each["value"]) for each in response.get("headers") or ()}
+        length, size = fields.get("content-length", ""), response.get("bodySize")
+        if length.isdecimal():
+            return bool(length.strip("0"))
+        if isinstance(size, int) and size >= 0:
+            return size > _EMPTY_GZIP
+        return not self._has_contents and not {"content-encoding", "transfer-encoding"}.isdisjoint(fields)
+
+    @cached_property
+    def _has_contents(self) -> bool:
+        return any(
+            content.get("text") or "_file" in content
+            for entry in self.log["entries"]
+            if isinstance(entry, dict)
+            and isinstance(response := entry.get("response"), dict)
+            and isinstance(content := response.get("content"), dict)
+        )
 
     def _body(self, response: dict[str, Any]) -> bytes | None:
         content = response.get("content") or {}
@@ -175,6 +219,33 @@ class HarFile:
         return path.read_bytes() if path.is_file() and not path.is_symlink() else None
 
 
+def _document(entry: Any) -> tuple[str, str]:
+    """Return the URL of a document that a visitor opened, "" for another entry, and the id of its page."""
+    try:
+        request, response = entry["request"], entry["response"]
+        fields, page, kind = _headers(request), str(entry.get("pageref")), entry.get("_resourceType")
+        opened = (
+            request["method"] == "GET"
+            and response["status"] != 204
+            and not _redirects(response)
+            and (kind == "document" or (not kind and _SHOWN.search(response["content"]["mimeType"])))
+            and header(fields, "sec-fetch-dest", "document") == "document"
+            and not header(fields, "x-requested-with")
+        )
+        return str(request["url"]) if opened else "", page
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return "", ""
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        if file.read(len(GZIP_MAGIC)) != GZIP_MAGIC:
+            return path.read_bytes()
+        file.seek(0)
+        with gzip.GzipFile(fileobj=file) as unpacked:
+            return b"".join(unpacked_pieces(unpacked, path.stat().st_size, path, "the file"))
+
+
 def _no_exchange(url: str, status: int) -> str:
     if not is_socket_url(url) and not url.startswith(("http://", "https://")):
         return "not an HTTP exchange"
@@ -199,6 +270,15 @@ def _answer(response: dict[str, Any], status: int, body: bytes) -> Response:
     mime = str((response.get("content") or {}).get("mimeType") or "")
     if mime and body and not header(headers, "content-type"):
         headers = (*headers, ("Content-Type", mime))
+    target = str(response.get("redirectURL") or "")
+    if (
+        target
+        and 300 <= status < 400
+        and target.isascii()
+        and target.isprintable()
+        and not header(headers, "location")
+    ):
+        headers = (*headers, ("Location", target))  # BrowserMob Proxy leaves out all header fields
     if status not in _EMPTY:
         headers = (*headers, ("Content-Length", str(len(body))))
     return Response(status, str(response.get("statusText") or ""), headers, body)
@@ -275,7 +355,8 @@ def _size(value: object) -> int:
 
 
 def _redirects(response: dict[str, Any]) -> bool:
-    return 300 <= int(response["status"]) < 400 and bool(header(_headers(response), "location"))
+    target = header(_headers(response), "location") or response.get("redirectURL")
+    return 300 <= int(response["status"]) < 400 and bool(target)
 
 
 def _encode(text: str, mime: str) -> bytes:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -29,7 +30,7 @@ from stillweb.collections.manifest import Manifest
 from stillweb.collections.warc.cdxj import format_line, read_cdxj, write_lines
 from stillweb.collections.warc.exchanges import REVISIT, without_original
 from stillweb.collections.warc.frames import RecordFrames
-from stillweb.collections.warc.reader import GZIP_MAGIC, sniff, unpack_zstd
+from stillweb.collections.warc.reader import GZIP_MAGIC, first_bytes, sniff, unpack_zstd
 from stillweb.collections.warc.records import WarcRecord
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError, CollectionExists, MalformedWarc, UsageError
@@ -362,8 +363,9 @@ class _Staging:
         stage, target = self.collection, self.target
         write_lines(stage.index_file, self.lines)
         captures = list(read_cdxj(stage.index_file))
-        pages, failed = self.artifacts.split(self.pages)
-        if not self.pages and not target.path.exists():
+        listed = self._http_pages()
+        pages, failed = self.artifacts.split(listed)
+        if not listed and not target.path.exists():
             pages = find_pages(stage, captures)
         old = target.manifest() if target.path.exists() else replace(self.manifest, name=target.name)
         before = target.page_list() if target.path.exists() else []
@@ -371,7 +373,7 @@ class _Staging:
         new = [page for page in _distinct(pages) if (page.url, page.timestamp) not in known]
         pages = self._with_baselines(new)
         self.found += self._lost_revisits(captures)
-        self.found += browsertrix.lacking(pages, failed, captures) if self.artifacts.version else ()
+        self.found += browsertrix.lacking(pages, failed, chain(captures, self._captures_before()))
         stage.write_pages([*before, *pages])
         shutil.rmtree(self.unpacked)
         manifest = replace(
@@ -388,12 +390,25 @@ class _Staging:
             stage.path.rename(target.path)
         return len(target.page_list())
 
+    def _http_pages(self) -> list[Page]:
+        """Return the listed pages without those that no episode can open, such as Scoop's file: pages."""
+        others = [page.url for page in self.pages if not page.url.lower().startswith(("http:", "https:"))]
+        if others:
+            what = (
+                f"pages that no HTTP client requests are left out of the page list: {', '.join(others[:5])}"
+            )
+            what += f" and {len(others) - 5} more" if len(others) > 5 else ""
+            self.found.append(Defect(Severity.NOTICE, "not-http", str(self.target.path), -1, what))
+        return [page for page in self.pages if page.url not in others]
+
+    def _captures_before(self) -> Iterable[Capture]:
+        return self.target.captures() if self.target.path.exists() else ()
+
     def _lost_revisits(self, captures: list[Capture]) -> list[Defect]:
         """Report the revisits whose original is in no file of this import or of the collection."""
         if not any(each.mime == REVISIT for each in captures):
             return []
-        known = self.target.captures() if self.target.path.exists() else ()
-        lost = list(without_original(self.collection.archive, captures, known))
+        lost = list(without_original(self.collection.archive, captures, self._captures_before()))
         if not lost:
             return []
         capture, refers = lost[0]
@@ -452,19 +467,23 @@ def _source(file: FileReport) -> dict[str, object]:
 
 def kind_of(path: Path) -> str:
     """Return "warc", "arc", "zstd", "wacz", "har", "har.zip" or "pages" by its content; "" for others."""
-    with path.open("rb") as file:
-        head = file.read(4096)
     if kind := sniff(path):
         return kind
-    if head.startswith(GZIP_MAGIC):
-        return "warc" if re.search(r"\.w?arc(\.gz)?$", path.name) else ""
+    with path.open("rb") as file:
+        head = file.read(4096)
+    packed = head.startswith(GZIP_MAGIC)
+    if packed and re.search(r"\.w?arc(\.gz)?$", path.name):
+        return "warc"
+    head = first_bytes(path)
     if head.startswith(b"PK\x03\x04"):
         return "har.zip" if wacz.is_har_zip(path) else "wacz"
     head = head.removeprefix(b"\xef\xbb\xbf")  # a byte order mark, which some HAR exporters write
     if head.lstrip()[:1] == b"{":
         if b'"json-pages' in head.splitlines()[0]:
-            return "pages"
-        return "har" if path.suffix == ".har" or re.match(rb'\s*\{\s*"log"\s*:', head) else ""
+            return "" if packed else "pages"
+        return (
+            "har" if path.name.endswith((".har", ".har.gz")) or re.match(rb'\s*\{\s*"log"\s*:', head) else ""
+        )
     return ""
 
 

@@ -131,7 +131,7 @@ def _request(archive: Path, capture: Capture, record: WarcRecord) -> Request:
         stored = _read(archive, capture, capture.request_offset, capture.request_length)
         request = parse_request(stored.block, capture.url)
         if request:
-            return request
+            return methodquery.completed(request, record.target_uri)
     return methodquery.undo(record.target_uri) or Request(capture.method, capture.url)
 
 

@@ -13,8 +13,9 @@ import binascii
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
-from urllib.parse import unquote, unquote_plus, urlencode
+from urllib.parse import parse_qsl, unquote, unquote_plus, urlencode
 
 from stillweb.model import Request, header
 
@@ -110,6 +111,32 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(member, name)
     elif name:
         yield name, value
+
+
+def completed(request: Request, uri: str) -> Request:
+    """Return a stored request with the method and body that its target URI holds.
+
+    archiveweb.page writes request records without their body, some of them as GET. A multipart body is built
+    from its names and values. The body of JSON is lost: its leaf names do not determine it.
+    """
+    held = undo(uri)
+    if held is None:
+        return request
+    method = held.method if request.method == "GET" else request.method
+    body = request.raw_body or held.raw_body
+    boundary = _BOUNDARY.search(header(request.headers, "content-type"))
+    if boundary and not request.raw_body and "__wb_post_data=" not in uri:
+        body = _as_multipart(boundary[1], body)
+    return replace(request, method=method, raw_body=body)
+
+
+def _as_multipart(boundary: str, query: bytes) -> bytes:
+    fields = parse_qsl(query.decode("utf-8"), keep_blank_values=True)
+    parts = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in fields
+    )
+    return f"{''.join(parts)}--{boundary}--\r\n".encode("utf-8", "replace")
 
 
 def undo(uri: str) -> Request | None:

@@ -156,15 +156,21 @@ def read_records(path: Path, report: Report | None = None) -> Iterator[WarcRecor
             yield from _RecordWalk(stored, grammar, report_at).records()
 
 
-def sniff(path: Path) -> str:
-    """Return "warc", "arc" or "zstd" by the first bytes of a file, inflated if necessary; "" for others."""
+def first_bytes(path: Path) -> bytes:
+    """Return the first bytes of a file, inflated if it is gzip; b"" if they cannot be inflated."""
     with path.open("rb") as file:
         head = file.read(4096)
-    if head.startswith(GZIP_MAGIC):
-        try:
-            head = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(head, 4096)
-        except zlib.error:
-            return ""
+    if not head.startswith(GZIP_MAGIC):
+        return head
+    try:
+        return zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(head, 4096)
+    except zlib.error:
+        return b""
+
+
+def sniff(path: Path) -> str:
+    """Return "warc", "arc" or "zstd" by the first bytes of a file, inflated if necessary; "" for others."""
+    head = first_bytes(path)
     if head.startswith((_FRAME, _DICTIONARY)):
         return "zstd"
     if _grammar(head) is ARC:
