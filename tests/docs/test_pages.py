@@ -15,7 +15,12 @@ import pytest
 import yaml
 
 from stillweb.cli import cli
+from stillweb.diff.compare.settings import read_settings
 from stillweb.env.tasks.native import native_tasks
+from stillweb.matching.rules import Rules
+from stillweb.record.explore.values import read_values
+from stillweb.record.forms.scripts import read_scripts
+from stillweb.record.login.steps import read_login
 
 REPO = Path(__file__).resolve().parents[2]
 PAGES = sorted([*REPO.glob("*.md"), *(REPO / "docs").rglob("*.md")])
@@ -122,14 +127,51 @@ def test_python_blocks(page):
 
 @pytest.mark.parametrize("page", WRITTEN, ids=names(WRITTEN))
 def test_data_blocks(page):
-    """YAML blocks parse, and those that are task files are valid; so are JSON blocks."""
+    """YAML and JSON blocks parse."""
     for language, text in blocks(page):
         if language == "json":
             json.loads(text)
         if language == "yaml":
             yaml.safe_load(text)
-            if text.startswith("stillweb_tasks:"):
-                assert native_tasks(text, source=page.name)
+
+
+def _files_of(page: str) -> list[str]:
+    """Return the YAML blocks of a page that show a whole file."""
+    found = [text for language, text in blocks(REPO / "docs" / page) if language == "yaml"]
+    return [text for text in found if not text.startswith(" ")]
+
+
+def test_task_files_of_the_documentation():
+    for page in ("tutorial/index.md", "reference/tasks.md"):
+        for text in _files_of(page):
+            assert native_tasks(text, source=page)
+
+
+def test_a_request_evaluator_of_the_documentation():
+    fragment = next(text for _, text in blocks(REPO / "docs/reference/tasks.md") if "only: true" in text)
+    task = "stillweb_tasks: 1\ntasks:\n  - id: t\n    goal: g\n    start_url: https://shop.example/\n"
+    (loaded,) = native_tasks(task + fragment, source="tasks.md")
+    assert loaded.evaluation.only
+
+
+@pytest.mark.parametrize("page", ["explanation/matching.md", "reference/rules.md"])
+def test_rules_of_the_documentation(page):
+    (text,) = _files_of(page)
+    assert Rules.parse(text).polls
+
+
+def test_other_files_of_the_documentation(tmp_path):
+    def write(page: str, name: str = "file.yaml") -> Path:
+        (text,) = _files_of(page)
+        path = tmp_path / name
+        path.write_text(text, "utf-8")
+        return path
+
+    assert read_settings(write("how-to/diff.md", "diff.yaml").parent).masks
+    assert read_scripts(write("how-to/forms.md"))
+    assert read_values([write("how-to/explore.md")]).by_name["q"] == ("kettle", "lamp")
+    login = read_login(write("how-to/login.md"), {"WIKI_USER": "Ada", "WIKI_PASSWORD": "lamp.8.oil"})
+    assert (len(login.steps), login.secrets) == (7, ("lamp.8.oil",))
 
 
 def test_tutorial_shows_the_task_file():
