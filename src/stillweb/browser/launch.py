@@ -133,6 +133,9 @@ EXACT_FLAGS: tuple[str, ...] = (
     # Scrollable parts are painted with the page, and waited for; the compositor alone would show an
     # incomplete state.
     "--enable-blink-features=PreferNonCompositedScrolling",
+    # How far the preload scanner is ahead of the parser depends on the real clock, and with it the order and
+    # the priority of scripts ("Medium" after a picture).
+    f"--blink-settings={_BLINK_SETTINGS},doHtmlPreloadScanning=false",
 )
 
 

@@ -466,7 +466,12 @@ class _Settling:
         """Move the clocks of all frames and workers; return when the next timer is due."""
         frames = await self.probe.frames()
         move = f"eye.clock({self._control}, {json.dumps(command)}, {time})"
-        replies = await self.probe.evaluate_all(move, frames)
+        if self.state.exact and len(frames) > 1:
+            # Tasks that the timers of one frame have posted come before those of the next one.
+            turn = f"{move}.then(eye.afterTasks)"
+            replies = [each for frame in frames for each in await self.probe.evaluate_all(turn, [frame])]
+        else:
+            replies = await self.probe.evaluate_all(move, frames)
         self._known = replies[0] if self.state.exact and len(frames) == 1 else None
         moved = [reply for reply in replies if reply]
         self._take_flags(moved)

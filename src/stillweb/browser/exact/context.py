@@ -59,6 +59,7 @@ _SYNCHRONOUS_KINDS = frozenset({"xhr", "script", "preflight"})
 _DELAYED = ("Medium", "Low", "VeryLow")
 _NO_DOCUMENT = (204, 205)  # RFC 9110 §15.3.5, §15.3.6; a navigation stays where it is
 _LOCAL = ("blob:", "data:")  # not paused; answered by another process or thread
+_LOCAL_KINDS = frozenset({"stylesheet", "image", "font", "xhr", "fetch"})
 _NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:", "devtools:")
 
 
@@ -255,8 +256,8 @@ class ExactContext:
             self._loading_frames.pop(event.get("frameId", ""), None)
         if request["url"].startswith("data:") and kind == "document":
             self.flag("a frame's document is a data: URL, which is not held")
-        if kind == "script" and _is_local(event) and session.target["type"] == "page":
-            self._on_local(session, event)
+        if session.target["type"] == "page" and _is_local(event, kind):
+            self._on_local(session, event, kind)
         if request["url"].startswith(_NO_TRAFFIC) or self._is_dropped(event, kind):
             return
         pending = self._sent(event["requestId"], request, kind)
@@ -269,12 +270,13 @@ class ExactContext:
         pending.requester = self.workers.name(session.target["targetId"])
         pending.requester_known = True
 
-    def _on_local(self, session: CdpSession, event: dict[str, Any]) -> None:
-        """Await a script that cannot be paused; flag it if it races with another one or the document."""
-        scripts = (each for each in self.requests.released() if each.url.startswith(_LOCAL))
-        if session.id in self._loading_pages or any(scripts):
-            self.flag("a script of a blob: or data: URL came beside a loading document or another one")
-        pending = self.requests.sent(event["requestId"], event["request"]["url"], "GET", "script")
+    def _on_local(self, session: CdpSession, event: dict[str, Any], kind: str) -> None:
+        """Await what cannot be paused; flag a script that races with another one or the document."""
+        if kind == "script":
+            scripts = (each for each in self.requests.released() if _is_local_script(each))
+            if session.id in self._loading_pages or any(scripts):
+                self.flag("a script of a blob: or data: URL came beside a loading document or another one")
+        pending = self.requests.sent(event["requestId"], event["request"]["url"], "GET", kind)
         pending.owner, pending.reported, pending.responded = session, True, True
         self.requests.release(pending, counts=False)
 
@@ -500,7 +502,7 @@ class ExactContext:
                 await self._wait_for(request)
             await page.idle()
             await self.workers.calm(page.idle)
-            if await self._account():  # a document has begun
+            if await self._account() or self.requests.released():  # a document, or a local answer, has begun
                 continue
             if begun != self.workers.begun:
                 begun, left = self.workers.begun, _BEGIN_ROUNDS
@@ -688,12 +690,17 @@ def _precedence(event: dict[str, Any]) -> int:
     return 1 if event["request"].get("isLinkPreload") else 2
 
 
-def _is_local(event: dict[str, Any]) -> bool:
-    """Return True if a page's script requests a blob: or data: URL, from its report."""
-    if is_worker_script(event["requestId"]):
-        return False
+def _is_local(event: dict[str, Any], kind: str) -> bool:
+    """Return True for a URL whose content another process or thread provides, by the report of a request."""
     url: str = event["request"]["url"]
-    return event["initiator"]["type"] == "script" and url.startswith(_LOCAL)
+    if kind == "script":
+        by_script = event["initiator"]["type"] == "script" and not is_worker_script(event["requestId"])
+        return by_script and url.startswith(_LOCAL)
+    return kind in _LOCAL_KINDS and url.startswith("blob:")  # data: URLs are read immediately
+
+
+def _is_local_script(request: PendingRequest) -> bool:
+    return request.kind == "script" and request.url.startswith(_LOCAL)
 
 
 def _source(session: CdpSession, event: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@
   const { invoke, applyTo: apply } = pin;
   const { defineProperty, getOwnPropertyDescriptor, getPrototypeOf } = Object;
   const { hooks } = pin.time;
-  const { push, wrap, before, flag } = pin.hold;
+  const { push, wrap, before, flag, isLocal } = pin.hold;
   const NativePromise = Promise;
   const listen = EventTarget.prototype.addEventListener;
   const dispatch = EventTarget.prototype.dispatchEvent;
@@ -270,7 +270,7 @@
     const copy = new MessageEvent("message", { data, origin, lastEventId, source, ports: [...ports] });
     push(() => invoke(dispatch, window, copy), null, null, "message");
   };
-  const { ToggleEvent: Toggle, PromiseRejectionEvent: Rejection, Event: Plain } = globalThis;
+  const { ToggleEvent: Toggle, PromiseRejectionEvent: Rejection, Event: Plain, AnimationEvent: Animated, TransitionEvent: Transitioned } = globalThis;
   pin.hold.event = (event) => {
     if (!event.isTrusted || !isLoading()) return;
     event.stopImmediatePropagation();
@@ -281,6 +281,57 @@
       : new Plain(type, { bubbles, composed });
     push(() => invoke(dispatch, target, copy), null, null, type);
   };
+  // Some events come in the order of memory addresses, or beside the parser. They are delivered at the next rest, all
+  // together: as they are due, then in tree order.
+  const unordered = []; // {target, due, event}
+  const place = (node) => { // the indices of a node and its ancestors among their siblings, the uppermost first
+    const found = [];
+    for (let here = node; here; here = here.parentNode ?? here.host) {
+      let index = here.host ? -1 : 0; // a shadow tree comes before the children of its host
+      for (let other = here; (other = other.previousSibling); ) index++;
+      found.unshift(index);
+    }
+    return found;
+  };
+  const inOrder = (one, other) => {
+    if (one.due !== other.due) return one.due - other.due;
+    for (let depth = 0; depth < one.place.length && depth < other.place.length; depth++) {
+      if (one.place[depth] !== other.place[depth]) return one.place[depth] - other.place[depth];
+    }
+    return one.place.length - other.place.length;
+  };
+  const order = (native, event, due) => {
+    native.stopImmediatePropagation();
+    if (!unordered.length) push(() => {
+      const all = unordered.splice(0).map((each) => ({ ...each, place: place(each.target) }));
+      for (const { target, event } of all.sort(inOrder)) invoke(dispatch, target, event);
+    });
+    unordered.push({ target: native.composedPath()[0], due, event });
+  };
+  // In a frame, Blink serves animations in the order of addresses (AnimationTimeline::ServiceAnimations).
+  pin.hold.moved = (event) => {
+    if (!event.isTrusted) return;
+    const { type, bubbles, cancelable, elapsedTime, pseudoElement, animationName, propertyName } = event;
+    const options = { bubbles, cancelable, elapsedTime, pseudoElement };
+    const copy = propertyName === undefined ? new Animated(type, { ...options, animationName }) : new Transitioned(type, { ...options, propertyName });
+    order(event, copy, elapsedTime);
+  };
+  // CDP Fetch does not pause the requests of images, styles and frames for blob: and data: URLs.
+  pin.hold.loaded = (event) => {
+    const { isTrusted, target, type } = event;
+    const { localName, currentSrc, src, href, srcdoc } = target;
+    if (!isTrusted || !["img", "link", "iframe"].includes(localName)) return;
+    if (srcdoc || isLocal(currentSrc || src || href)) order(event, new Plain(type), 0);
+  };
+  const source = getOwnPropertyDescriptor(HTMLImageElement.prototype, "src");
+  const followed = new WeakSet(); // images, which may be in no document
+  defineProperty(HTMLImageElement.prototype, "src", { ...source, set(url) {
+    if (isLocal(url) && !followed.has(this)) {
+      followed.add(this);
+      for (const type of ["load", "error"]) invoke(listen, this, type, pin.hold.loaded, true);
+    }
+    invoke(source.set, this, url);
+  } });
   const { postTask, yield: yields } = of("Scheduler") ?? {};
   if (postTask) {
     Scheduler.prototype.postTask = { postTask(callback, ...rest) {

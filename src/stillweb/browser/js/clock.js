@@ -18,19 +18,29 @@
   // Before its replacement below.
   const { get: frameTime } = getOwnPropertyDescriptor(AnimationTimeline.prototype, "currentTime");
 
+  const MOVES = ["animation", "transition"].flatMap((kind) => ["run", "start", "iteration", "end", "cancel"].map((name) => kind + name));
+  const LOADS = ["load", "error"];
+  const followShadow = (root) => { // these events do not leave it
+    for (const type of MOVES) invoke(listen, root, type, pin.hold.moved, true);
+    for (const type of LOADS) invoke(listen, root, type, pin.hold.loaded, true);
+  };
+
   // ---- the control event ----------------------------------------------------------------------
   // `document.open()` removes all listeners of the window (HTML §8.4.1), including ours: they are stored and added
   // again.
   const held = [];
-  const hold = (type, listener, capture = false) => {
-    held.push([type, listener, capture]);
-    invoke(listen, window, type, listener, capture);
+  const hold = (type, listener, capture = false, owner = () => window) => {
+    held.push([owner, type, listener, capture]);
+    invoke(listen, owner(), type, listener, capture);
+  };
+  const holdAgain = () => { // a repeated listener counts once (DOM §2.7)
+    for (const [owner, ...listener] of held) applyTo(listen, owner(), listener);
   };
   if (pin.exact) {
     // For a pinned window whose first document is replaced only its listeners are missing. A member that no list of
     // members has shows that a window is pinned: any listener could be removed.
     const again = () => {
-      for (const listener of held) applyTo(listen, window, listener); // a repeated listener counts once (DOM §2.7)
+      holdAgain();
       return true;
     };
     const get = (target, name, receiver) => name === pin.mark ? again : Reflect.get(target, name, receiver);
@@ -71,6 +81,8 @@
   if (pin.hold) {
     hold("message", pin.hold.message, true);
     for (const type of ["toggle", "close", "select", "selectionchange", "unhandledrejection"]) hold(type, pin.hold.event, true);
+    for (const type of MOVES) hold(type, pin.hold.moved, true);
+    for (const type of LOADS) hold(type, pin.hold.loaded, true, () => document);
     hold("storage", (event) => {
       if (!event.isTrusted) return;
       event.stopImmediatePropagation();
@@ -99,7 +111,7 @@
     const native = Document.prototype[name];
     Document.prototype[name] = { [name](...args) {
       const result = applyTo(native, this, args);
-      for (const listener of held) applyTo(listen, window, listener); // a repeated listener counts once (DOM §2.7)
+      holdAgain();
       return result;
     } }[name];
   }
@@ -183,6 +195,7 @@
     const root = invoke(attachShadow, this, init);
     apply(root, []);
     endTransitions(root);
+    if (pin.hold) followShadow(root);
     return root;
   } }.attachShadow;
   const style = () => {

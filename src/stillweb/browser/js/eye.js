@@ -272,6 +272,11 @@
         if (!starting && !unread) resolve();
       });
     },
+    // Passes a value on once this thread has run the tasks that wait.
+    async afterTasks(value) {
+      await scheduler.postTask(() => {}, { priority: "background" });
+      return value;
+    },
     // At level EXACT, where frames are drawn on demand: waits until this thread has nothing to do. Completed work of
     // other threads is delivered to the page, one piece at a time (hold.js), unless a frame `began` a document.
     async idle(control) {

@@ -10,6 +10,7 @@
   const NativePromise = Promise;
   const listen = EventTarget.prototype.addEventListener;
   const PATIENCE = 5000; // real ms, for work that may never end
+  const isLocal = (url) => /^\s*(blob|data):/i.test(url);
   const queue = []; // {ready, ended, deliver, rank}, in the order of the calls
   const busy = new Set(); // promises of work that ends with events of its own
   const within = (promise) => NativePromise.race([promise, new NativePromise((resolve) => nativeTimeout(resolve, PATIENCE, "late"))]);
@@ -52,7 +53,7 @@
     for (const each of [...busy]) {
       if (await within(each) === "late") {
         busy.delete(each);
-        flag("a database did not answer in time");
+        flag("a database or a blob: URL did not answer in time");
       }
       return 1;
     }
@@ -234,8 +235,39 @@
     } }.send;
   }
 
-  // The number of parts in which a body arrives is random: only the end is reported as progress.
   const { XMLHttpRequest: request } = globalThis;
+  // CDP Fetch does not pause requests for blob: and data: URLs: they are sent at rests, one at a time.
+  if (request) {
+    const { prototype } = request;
+    const { open: begin, send, abort } = prototype;
+    const unsent = new WeakMap(); // request for such a URL -> the arguments of `send` that waits, null before it
+    const sendNow = (object) => {
+      const args = unsent.get(object);
+      unsent.delete(object);
+      until(object, ["loadend"]);
+      applyTo(send, object, args);
+    };
+    prototype.open = { open(method, url) {
+      const result = applyTo(begin, this, arguments);
+      const isAsync = arguments.length < 3 || arguments[2];
+      unsent.delete(this);
+      if (isAsync && isLocal(url)) unsent.set(this, null);
+      return result;
+    } }.open;
+    prototype.send = { send(...args) {
+      if (!unsent.has(this) || unsent.get(this)) return applyTo(send, this, args);
+      unsent.set(this, args);
+      push(() => { if (unsent.get(this) === args) sendNow(this); }, NativePromise.resolve());
+      return undefined;
+    } }.send;
+    defineProperty(prototype.send, "length", { value: send.length });
+    prototype.abort = { abort() {
+      if (unsent.get(this)) sendNow(this);
+      return invoke(abort, this);
+    } }.abort;
+  }
+
+  // The number of parts in which a body arrives is random: only the end is reported as progress.
   if (request) {
     const watched = (made) => {
       let last = null;
@@ -290,7 +322,7 @@
     }
     replace(globalThis, "fetch", (natively) => (...args) => {
       const result = applyTo(natively, globalThis, args);
-      if (!/^(blob|data):/i.test(args[0]?.url ?? args[0])) return result;
+      if (!isLocal(args[0]?.url ?? args[0])) return result;
       return later(result.then((got) => { ofBlobs.add(got); return got; }));
     });
   }
@@ -497,5 +529,5 @@
       },
     });
   }
-  pin.hold = { push, wrap, before, sends, flag, queue, link, connected };
+  pin.hold = { push, wrap, before, sends, flag, queue, link, connected, isLocal };
 }

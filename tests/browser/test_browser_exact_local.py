@@ -1,0 +1,98 @@
+"""Level EXACT: what no request shows comes in one order: blob: and data: URLs, animations, timers of several frames."""
+
+# ruff: noqa: E501 (pages read better whole)
+
+from __future__ import annotations
+
+import pytest
+
+from stillweb.browser import Level, page_text, settle
+from stillweb.browser.cdp.session import PageProbe
+from stillweb.browser.state import state_of
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+HOME = "http://localhost/"
+LOG = "<!doctype html><pre id=log></pre><script>var L = (what) => { log.textContent += `${what}\\n`; };</script>"
+BUSY = "<script>for (let i = 0, at = 0; i < 2e7; i++) at += i;</script>"  # the parser yields after it
+SVG = "<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>"
+
+
+async def shown(rig, body, *, other=""):
+    """Return the lines of a page's log, and the flags."""
+    rig.site.pages[HOME] = LOG + body
+    rig.site.pages[f"{HOME}other"] = other
+    rig.site.pages[f"{HOME}data"] = ("text/plain", b"data")
+    async with rig.visit(Level.EXACT) as visit:
+        await (await PageProbe.of(visit.page)).open(HOME)
+        assert (await settle(visit.page, visit.activity)).settled
+        return (await page_text(visit.page)).split("\n"), state_of(visit.context).exact.flags
+
+
+async def test_requests_of_blob_and_data_urls_are_sent_at_rests(rig):
+    body = f"""<script>
+        const ask = (url, isAsync = true) => {{ const x = new XMLHttpRequest(); x.open('GET', url, isAsync); x.onload = () => L(`load ${{x.responseText.length}}`); x.send(); return x; }};
+        const given = (size) => URL.createObjectURL(new Blob(['x'.repeat(size)])); ask(given(900000)); ask(given(9)); ask('data:,four'); ask(given(1), false);
+        const x = ask(given(7)); x.onabort = () => L('abort'); x.abort();
+        </script>{BUSY}<script>L('first')</script>{BUSY}<script>L('last')</script>"""
+    lines, flags = await shown(rig, body)
+    assert lines == ["load 1", "abort", "first", "last", "load 900000", "load 9", "load 4"]
+    assert flags == []
+
+
+async def test_images_and_styles_of_local_urls_come_at_rests_in_tree_order(rig):
+    body = f"""<link rel=stylesheet href="data:text/css,p{{}}" onload="L('style')">{BUSY}<script>L('first')</script><img src="data:image/svg+xml,{SVG.replace("'", "%27")}" onload="L('one')">
+        {BUSY}<script>L('second')</script><img id=two onload="L('two')" onerror="L('error')">{BUSY}<script>
+        const link = Object.assign(document.createElement('link'), {{ rel: 'stylesheet', onload: () => L('blob style') }});
+        link.href = URL.createObjectURL(new Blob(['p {{ color: red }}'.repeat(9e4)], {{ type: 'text/css' }}));
+        two.src = URL.createObjectURL(new Blob(["{SVG}"], {{ type: 'image/svg+xml' }}));
+        two.before(link);
+        </script>{BUSY}<script>L('last')</script>"""
+    lines, flags = await shown(rig, body)
+    assert lines == ["first", "second", "last", "style", "one", "blob style", "two"]
+    assert flags == []
+
+
+async def test_an_image_of_a_blob_url_is_awaited_before_the_next_response(rig):
+    body = f"""<script>addEventListener('load', () => {{
+        const image = new Image(); image.onload = () => L('image');
+        image.src = URL.createObjectURL(new Blob([`{SVG}<!--${{'x'.repeat(3e7)}}-->`], {{ type: 'image/svg+xml' }}));
+        fetch('/data').then(() => L('data')); }})</script>"""
+    lines, _ = await shown(rig, body)
+    assert lines == ["image", "data"]
+
+
+async def test_events_of_animations_come_in_tree_order(rig):
+    body = """<style>@keyframes move { to { margin-left: 9px } } .on { animation: move 80ms } b { transition: opacity 80ms } .on b { opacity: .5 }</style>
+        <p id=a><b></b></p><p id=b><b></b></p><p id=c><b></b></p><p id=d><b></b></p><div id=host></div><script>
+        const root = host.attachShadow({ mode: 'open' }); root.innerHTML = '<style>@keyframes move { to { margin-left: 9px } } .on { animation: move 80ms }</style><p id=e></p>';
+        for (const type of ['animationstart', 'animationend', 'transitionend']) for (const each of [...document.querySelectorAll('p'), ...root.querySelectorAll('p')]) {
+          each.addEventListener(type, ({ type, isTrusted }) => L(`${type} ${each.id}`)); }
+        addEventListener('load', () => { for (const each of [root.querySelector('p'), d, a, c, b]) { each.offsetWidth; each.className = 'on'; each.getAnimations(); } });
+        </script>"""
+    lines, flags = await shown(rig, body)
+    for kind, order in {"animationstart": "abcde", "animationend": "abcde", "transitionend": "abcd"}.items():
+        assert "".join(line[-1] for line in lines if line.startswith(kind)) == order
+    assert flags == []
+
+
+async def test_tasks_of_a_frames_timers_come_before_the_timers_of_the_next_frame(rig):
+    body = """<iframe src=/other></iframe><script>addEventListener('load', () => setTimeout(() => {
+        setTimeout(() => { L('timer'); scheduler.postTask(() => L('task'), { priority: 'background' }); }, 20);
+        frames[0].setTimeout(L, 120, 'frame'); }, 99));</script>"""
+    lines, _ = await shown(rig, body, other="<p>other")
+    assert lines[:3] == ["timer", "task", "frame"]
+
+
+async def test_scripts_are_requested_when_the_parser_reaches_them(rig):
+    # A preload scanner is ahead by as much as the machine is slow; a script after a picture has another priority.
+    rig.site.pages[HOME] = "<!doctype html><script src=/one.js></script><script src=/two.js></script>"
+    rig.site.pages |= {f"{HOME}{name}.js": ("text/javascript", b"") for name in ("one", "two")}
+    async with rig.visit(Level.EXACT) as visit:
+        probe = await PageProbe.of(visit.page)
+        seen = []
+        probe.cdp.on("Network.requestWillBeSent", lambda event: seen.append(event["request"]["url"]))
+        probe.cdp.on("Network.responseReceived", lambda event: seen.append(event["response"]["url"]))
+        await probe.open(HOME)
+        await settle(visit.page, visit.activity)
+    assert seen[-4:] == [f"{HOME}one.js"] * 2 + [f"{HOME}two.js"] * 2
