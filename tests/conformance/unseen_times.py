@@ -108,6 +108,21 @@ _hit(
 )
 _hit("exact", [_range(START - 9 * HOUR, START - HOUR)], _range(START - 9 * HOUR, START - HOUR), "as recorded")
 
+_hit(
+    "rounded",
+    _range(START + 2000 - HOUR, START + 2000),
+    _range(START + 45000 - HOUR, START + 45000),
+    "the present without its milliseconds",
+    date=START + 45700,
+)
+_hit(
+    "rounded-start",
+    _range(START + 2000 - HOUR, NOW),
+    _range(START + 47000 - HOUR, THEN),
+    "the last hour, its start without milliseconds",
+)
+_hit("kept", _range(NOW - HOUR, NOW), _range(THEN - HOUR, THEN), "read a second ago", date=THEN + 1100)
+
 # Another range.
 _miss("size", _range(NOW - HOUR, NOW), _range(THEN - 2 * HOUR, THEN), "two hours")
 _miss("size-minute", _range(NOW - 5 * MINUTE, NOW), _range(THEN - 6 * MINUTE, THEN), "six minutes")
@@ -160,6 +175,10 @@ _miss(
     get(f"/?since={START + 10 * SECOND}"),
     get(f"/?since={LATER - 20 * SECOND}"),
     "20 s ago: not the present",
+)
+
+_miss(
+    "ten-seconds", get(f"/?since={NOW}"), get(f"/?since={THEN - 10 * SECOND}"), "ten seconds ago", date=THEN
 )
 
 # Another clock.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -25,6 +25,8 @@ T = TypeVar("T")
 RECORDED = timedelta(minutes=10)
 AHEAD = timedelta(seconds=10)
 """Longest time that the page's clock advances between two reports."""
+BEHIND = timedelta(seconds=3)
+"""Longest time for which a page keeps what it has read from its clock. A range in the past is longer ago."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -53,6 +55,10 @@ class Instant:
         """Return True if it may be a time of an interval that begins at `start`, in microseconds."""
         return start - self.step < self.at <= start + length // _MICROSECOND
 
+    def is_present(self, page_time: int) -> bool:
+        """Return True if it may be the present of a page whose clock was last at `page_time`, in ms."""
+        return self.is_within(page_time * 1000 - BEHIND // _MICROSECOND, BEHIND + AHEAD)
+
 
 def microseconds(when: datetime) -> int:
     """Return the microseconds since 1970."""
@@ -60,7 +66,17 @@ def microseconds(when: datetime) -> int:
 
 
 def instant_of(text: str) -> Instant | None:
-    """Return the time that a text spells; None if it has no shape of times."""
+    """Return the time that a text spells; None if it has no shape of times.
+
+    A time without milliseconds is exact to a second, whatever its notation: pages round the present.
+    """
+    found = _spelled(text)
+    if found is None or found.step >= _SECOND or found.at % _SECOND:
+        return found
+    return replace(found, step=_SECOND)
+
+
+def _spelled(text: str) -> Instant | None:
     for name, unit in _NUMBERS.items():
         if fits(name, text):
             whole, point, fraction = text.partition(".")

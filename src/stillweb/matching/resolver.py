@@ -29,7 +29,7 @@ from stillweb.matching.engineio import PolledConnections, closing, is_transport,
 from stillweb.matching.fuzzy import closest
 from stillweb.matching.keys import request_key
 from stillweb.matching.noise import NoiseTable
-from stillweb.matching.pagetimes import AHEAD, Instant
+from stillweb.matching.pagetimes import Instant
 from stillweb.matching.parts import shape_key
 from stillweb.matching.rules import Rules
 from stillweb.model import BUSY, GUESSES, MUTATIONS, Match, Request, Tier, destination, header
@@ -177,7 +177,7 @@ class _Lookup:
             return ""
         if state.page_time is None:
             return f"holds the page's time, which was not reported: {self.note}"
-        return "" if self.now.is_within(state.page_time * 1000, AHEAD) else f"another time: {self.note}"
+        return "" if self.now.is_present(state.page_time) else f"another time: {self.note}"
 
 
 def resolve(request: Request, index: Index, state: SessionState, policy: Policy) -> Match:
