@@ -46,6 +46,7 @@ check: setup $(VENV)/.docs  ## lint, types, layers, structure, prose, generated 
 	$(BIN)/python tools/cli_reference.py --check
 	$(BIN)/python tools/connection_table.py --check
 	$(BIN)/python tools/openapi_reference.py --check
+	$(BIN)/python tools/benchmark_plots.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # Tests start hundreds of Python programs and Playwright drivers. Without compiled files each would compile the
@@ -82,6 +83,7 @@ docs: setup $(VENV)/.docs  ## write the generated pages from the code, and build
 	$(BIN)/python tools/cli_reference.py
 	$(BIN)/python tools/connection_table.py
 	$(BIN)/python tools/openapi_reference.py
+	$(BIN)/python tools/benchmark_plots.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 lock:            ## update the pinned dependencies (needs uv on the PATH)
