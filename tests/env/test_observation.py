@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from importlib import resources
 
 import pytest
 from PIL import Image
@@ -13,6 +14,7 @@ from small_site import ORIGIN
 from stillweb.env.env import Env
 from stillweb.env.observations.observation import Observe, observe_kinds
 from stillweb.errors import ResetNeeded, UsageError
+from stillweb.server.viewer import export as viewer
 
 in_browser = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -28,6 +30,12 @@ def test_forms_are_requested_by_name_and_options():
     assert [form.viewport for form in forms] == [True, False, False, True]
     assert observe_kinds([form.value for form in forms]) == forms
     assert observe_kinds(list(Observe)) == tuple(form for form in observe_kinds(sorted(Observe)))
+
+
+def test_the_viewer_shows_every_form():
+    assert {*viewer.TEXTS, *viewer.PICTURES, "coords"} == {form.value for form in Observe}
+    script = resources.files("stillweb.server.viewer").joinpath("web", "viewer.js").read_text("utf-8")
+    assert f"const TEXTS = {json.dumps(viewer.TEXTS)};" in script
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from stillweb.browser.observe.page import page_address, page_html, page_text, pa
 from stillweb.browser.observe.survey import Box, Item, Survey, cache_listeners, survey
 from stillweb.browser.state import state_of
 from stillweb.env.aio import both
+from stillweb.env.observations.forms import TEXT_FORMS
 from stillweb.errors import UsageError
 
 
@@ -125,7 +126,6 @@ def _known(kind: Observe) -> Iterator[str]:
 # Forms that are generated from a survey of all nodes.
 _SURVEYED = (Observe.DOM, Observe.COMPACT, Observe.MARKDOWN)
 _PICTURE = ObservationForm(Observe.SCREENSHOT, viewport=True)
-_TEXTS = ("axtree", "dom", "compact", "markdown", "text", "html")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class Observation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the textual forms as JSON, for models and trajectories."""
-        parts: dict[str, Any] = {name: getattr(self, name) for name in _TEXTS}
+        parts: dict[str, Any] = {name: getattr(self, name) for name in TEXT_FORMS}
         if self.elements is not None:
             parts["elements"] = [element.to_dict() for element in self.elements]
         if self.som is not None:

@@ -13,7 +13,8 @@ from typing import Any
 
 from PIL import Image
 
-_TEXTS = ("axtree", "dom", "compact", "markdown", "text", "html")
+from stillweb.env.observations.forms import TEXT_FORMS
+
 _CUT = "\n[... {} more characters]"
 
 
@@ -69,7 +70,7 @@ class Turn:
         lines.append(f"Page: {seen.get('title', '')} {seen.get('url', '')}".rstrip())
         if len(seen.get("tabs", ())) > 1:
             lines += [_tab(tab) for tab in seen["tabs"]]
-        pages = [seen[form] for form in _TEXTS if isinstance(seen.get(form), str)]
+        pages = [seen[form] for form in TEXT_FORMS if isinstance(seen.get(form), str)]
         return cut("\n\n".join(["\n".join(lines), *pages]), limit)
 
 
