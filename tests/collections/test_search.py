@@ -95,6 +95,22 @@ def test_the_text_of_a_baseline_counts_before_that_of_the_html(collection: Colle
     assert found(collection, "shipping") == ["/chair"]
 
 
+def test_a_word_is_found_although_no_space_is_rendered_beside_it(collection: Collection) -> None:
+    add(
+        collection,
+        "/menu",
+        "<nav><a>Tables</a><a>Mirrors</a><a>Rugs</a></nav> <i hidden>rendered sofas</i>",
+        30,
+    )
+    reindex(collection)
+    folder = collection.baseline / "page-1"
+    folder.mkdir(parents=True)
+    (folder / "text.txt").write_text("TablesMirrorsRugs\nMenu")
+    collection.write_pages([Page(f"{SITE}/menu", "20260101000030", title="Menu", baseline="page-1")])
+    assert found(collection, "mirrors menu") == ["/menu"]
+    assert found(collection, "sofas") == []
+
+
 def test_the_index_is_built_once_and_again_after_a_change(collection: Collection) -> None:
     path = build_index(collection)
     first = path.stat().st_ino

@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from stillweb import clock
@@ -26,20 +27,22 @@ from stillweb.urls import wire_url
 
 FILE = "search.sqlite"
 
-_VERSION = 1
+_VERSION = 2
 _OK = 200
 _TITLE_WEIGHT = 8.0
 _SNIPPET_WORDS = 24
 _WORD = re.compile(r'"([^"]*)"|(\S+)')
+_LETTERS = re.compile(r"\w+")
+_MOST_JOINED, _MOST_CHARS = 32, 500_000  # of a hostile page
 _SCHEMA = """
 CREATE TABLE about (stamp TEXT);
 CREATE VIRTUAL TABLE pages USING fts5 (
-  url UNINDEXED, timestamp UNINDEXED, title, text, tokenize = "unicode61 remove_diacritics 2"
+  url UNINDEXED, timestamp UNINDEXED, title, text, joined, tokenize = "unicode61 remove_diacritics 2"
 );
 """
 _QUERY = f"""
 SELECT url, timestamp, title, snippet(pages, 3, '', '', '…', {_SNIPPET_WORDS}) AS excerpt,
-       bm25(pages, 0, 0, {_TITLE_WEIGHT}, 1) AS score
+       bm25(pages, 0, 0, {_TITLE_WEIGHT}, 1, 1) AS score
 FROM pages WHERE pages MATCH ? ORDER BY score, url LIMIT ?
 """
 
@@ -62,12 +65,17 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class SearchDocument:
-    """A page as it is indexed."""
+    """A page as it is indexed.
+
+    Attributes:
+        joined: words that stand in the text without a space between them.
+    """
 
     url: str
     timestamp: str
     title: str
     text: str
+    joined: str = ""
 
 
 def search(
@@ -136,8 +144,7 @@ def build_index(collection: Collection, on_progress: Callable[[int], None] | Non
         with closing(sqlite3.connect(fresh)) as database:
             database.executescript(f"PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; {_SCHEMA}")
             for count, each in enumerate(_documents(collection), 1):
-                values = (each.url, each.timestamp, each.title, each.text)
-                database.execute("INSERT INTO pages VALUES (?, ?, ?, ?)", values)
+                database.execute("INSERT INTO pages VALUES (?, ?, ?, ?, ?)", astuple(each))
                 if on_progress:
                     on_progress(count)
             database.execute("INSERT INTO about VALUES (?)", (stamp,))
@@ -174,10 +181,27 @@ def _documents(collection: Collection) -> Iterator[SearchDocument]:
     pages = {wire_url(page.url): page for page in collection.each_page()}
     for url, capture in sorted(_last_captures(collection).items()):
         page = pages.get(url)
-        text = _baseline_text(collection, page) or _html_text(collection, capture)
-        if text:
+        rendered, markup = _baseline_text(collection, page), _html_text(collection, capture)
+        if text := rendered or markup:
             title = (page.title if page else "") or text.partition("\n")[0]
-            yield SearchDocument(capture.url, capture.timestamp, _clean(title), _clean(text))
+            joined = _joined_words(rendered, markup)
+            yield SearchDocument(capture.url, capture.timestamp, *map(_clean, (title, text, joined)))
+
+
+def _joined_words(rendered: str, markup: str) -> str:
+    """Return words of the HTML that stand in the rendered text without a space between them, as in menus."""
+    own = sorted(set(_LETTERS.findall(rendered.casefold())))
+    words = _LETTERS.findall(markup[:_MOST_CHARS].casefold())
+    found: dict[str, None] = {}
+    for begin, joined in enumerate(words):
+        for end in range(begin + 1, min(begin + _MOST_JOINED, len(words))):
+            joined += words[end]
+            at = bisect_left(own, joined)
+            if at == len(own) or not own[at].startswith(joined):
+                break
+            if own[at] == joined:
+                found |= dict.fromkeys(words[begin : end + 1])
+    return " ".join(found)
 
 
 def _last_captures(collection: Collection) -> dict[str, Capture]:
