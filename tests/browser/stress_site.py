@@ -42,7 +42,8 @@ PAGES = {
         new Worker('/w/missing.js').onerror = () => L('missing');
         const c = new Worker('/w/classic.js'); c.onmessage = () => { c.terminate(); L('terminated'); };
         </script>""",
-    "frames": """<iframe src=/f/1></iframe><iframe srcdoc="<script>parent.L('srcdoc'); fetch('/data/1').then(() => parent.L('srcdoc data'))</script>"></iframe><script>
+    "frames": """<iframe src=/f/1></iframe><iframe srcdoc="<p>still</p><script>document.body.append('script')</script>"></iframe><script>
+        addEventListener('load', () => { document.body.append(Object.assign(document.createElement('iframe'), { srcdoc: "<script>parent.L('srcdoc'); fetch('/data/1').then(() => parent.L('srcdoc data'))<" + '/script>' })); });
         addEventListener('message', ({ data }) => L(`said ${data}`)); const empty = document.createElement('iframe'); document.body.append(empty);
         empty.contentDocument.write('<script>parent.L(`written`)<' + '/script>'); empty.contentDocument.close();
         setTimeout(() => { const late = document.createElement('iframe'); late.src = '/f/2'; late.onload = () => L('late'); document.body.append(late); setTimeout(() => late.remove(), 90); }, 40);

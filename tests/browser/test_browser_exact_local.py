@@ -96,3 +96,27 @@ async def test_scripts_are_requested_when_the_parser_reaches_them(rig):
         await probe.open(HOME)
         await settle(visit.page, visit.activity)
     assert seen[-4:] == [f"{HOME}one.js"] * 2 + [f"{HOME}two.js"] * 2
+
+
+BESIDE = "a frame without a request ran scripts beside the parser of its page"
+
+
+@pytest.mark.parametrize(
+    ("frame", "flags"),
+    [
+        ("""<iframe srcdoc="<script>parent.L('in')</script>"></iframe>""", [BESIDE]),
+        ("""<iframe src="javascript:parent.L('in')"></iframe>""", [BESIDE]),
+        (
+            """<iframe srcdoc="<script>document.body.append('in')</script>"></iframe><iframe src="javascript:''"></iframe>""",
+            [],
+        ),
+        ("""<iframe sandbox srcdoc="<script>parent.L('in')</script>"></iframe>""", []),
+        (
+            """<script>onload = () => { document.body.append(Object.assign(document.createElement('iframe'), { srcdoc: "<script>parent.L('in')<" + '/script>' })); };</script>""",
+            [],
+        ),
+    ],
+)
+async def test_frames_without_a_request_beside_the_parser_are_flagged(rig, frame, flags):
+    _, found = await shown(rig, f"{frame}<p>after")
+    assert found == flags

@@ -67,10 +67,15 @@
     return null;
   };
   const BUBBLE = 250; // real ms; longer than the fade-out (Blink's ValidationMessageClientImpl: 133 ms)
+  const requestlessFrames = () => document.querySelectorAll("iframe[srcdoc], iframe[src^='blob:'], iframe[src^='javascript:' i]");
+  const parsed = new WeakSet(); // documents that were parsed at a rest
+  const early = new WeakSet(); // frames of the parser and its scripts
+  const noteFrames = () => { for (const frame of requestlessFrames()) early.add(frame); };
   const countTurns = () => { // at each barrier, since `document.open()` removes the listeners of all worlds
     for (const type of ["transitionrun", "transitionend"]) addEventListener(type, turn, true);
     addEventListener("invalid", refuse, true);
     addEventListener("scroll", scrolled, true);
+    addEventListener("DOMContentLoaded", noteFrames, true);
   };
   countTurns();
   const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
@@ -201,15 +206,26 @@
     });
   };
 
-  // Whether a frame has a new document that no request shows; the browser process commits it at any time.
+  // Whether a frame has a new document that no request shows; the browser process commits it at any time. If the parser
+  // ran meanwhile, what the frame's scripts do to other documents comes before or after the next part of the page.
   const requestless = new WeakMap(); // frame -> its last such document
-  const hasNewFrame = () => {
+  const OUTSIDE = /\b(parent|top|frameElement|postMessage|localStorage|sessionStorage|cookie|indexedDB|BroadcastChannel)\b/;
+  const reachesOut = (frame, source) => {
+    if (frame.hasAttribute("sandbox") && !frame.sandbox.contains("allow-scripts")) return false;
+    if (frame.hasAttribute("srcdoc")) return /<script|\son\w+\s*=/i.test(source) && OUTSIDE.test(source);
+    return source.startsWith("blob:") || OUTSIDE.test(source);
+  };
+  const hasNewFrame = (flags) => {
     let found = false;
-    for (const frame of document.querySelectorAll("iframe[srcdoc], iframe[src^='blob:']")) {
+    for (const frame of requestlessFrames()) {
       const source = frame.getAttribute("srcdoc") ?? frame.getAttribute("src");
-      found ||= requestless.get(frame) !== source;
+      if (requestless.get(frame) === source) continue;
       requestless.set(frame, source);
+      found ||= !/^javascript:/i.test(source);
+      const isBeside = !parsed.has(document) && (document.readyState === "loading" || early.has(frame));
+      if (isBeside && reachesOut(frame, source)) flags.push("a frame without a request ran scripts beside the parser of its page");
     }
+    if (!found && document.readyState !== "loading") parsed.add(document);
     return found;
   };
 
@@ -288,7 +304,7 @@
       let steps = 0;
       for (let given = 1, rounds = 2000; given && rounds; rounds--) {
         for (let i = 0; i < 2; i++) await scheduler.postTask(() => {}, { priority: "background" });
-        if (hasNewFrame()) return { ...look(), turned, flags, workers, gave, steps, began: true };
+        if (hasNewFrame(flags)) return { ...look(), turned, flags, workers, gave, steps, began: true };
         const reply = await this.clock(control, "give", 0);
         given = reply?.given ?? 0;
         gave ||= given > 0;
