@@ -55,8 +55,8 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group that imports some of its commands when they are looked up.
+class CommandGroup(click.Group):
+    """A group that lists commands by whole first sentences, and imports some when they are looked up.
 
     Args:
         lazy: module of each of these commands; its attribute has the command's name.
@@ -75,16 +75,24 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(self._lazy[cmd_name]), cmd_name)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self._sentence(ctx, name)) for name in self.list_commands(ctx)])
 
-class _Pipeline(LazyGroup):
+    def _sentence(self, ctx: click.Context, name: str) -> str:
+        command = self.get_command(ctx, name)
+        assert command is not None
+        return command.get_short_help_str(limit=200)
+
+
+class _Pipeline(CommandGroup):
     """All commands in the order of the pipeline; their list needs no import of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+    def _sentence(self, ctx: click.Context, name: str) -> str:
+        return COMMANDS[name][1]
 
 
 @click.group(

@@ -10,12 +10,13 @@ import click
 
 from stillweb.certs import TARGETS, CertAuthority, install_nss, spki_flag, trust_recipe, write_bundle
 from stillweb.certs.authority import CA_DAYS, host_name
+from stillweb.cli import CommandGroup
 from stillweb.cli.console import echo, print_json
 from stillweb.cli.options import FOLDER, certs_option, collections_option, json_option
 from stillweb.errors import BadHostname, UsageError
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def certs() -> None:
     """Create, show and trust the certificate authority.
 

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from stillweb.browser.profile import BEST_LEVEL, LEVEL
+from stillweb.cli import CommandGroup
 from stillweb.cli.console import echo, print_json, print_table, progress, stderr
 from stillweb.cli.options import (
     EXISTING,
@@ -266,7 +267,7 @@ def _print_quick(rows: list[TaskCheck]) -> None:
     )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def env() -> None:
     """Check tasks and try actions on a replayed collection.
 

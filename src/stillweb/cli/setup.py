@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from stillweb.browser.launch import find_browser
+from stillweb.cli import CommandGroup
 from stillweb.cli.console import echo
 from stillweb.cli.options import FOLDER
 from stillweb.errors import ProgramNotFound, UsageError
@@ -21,7 +22,7 @@ APT_PACKAGE = "chromium-headless-shell"
 _STDERR = 2  # installers print for people
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def setup() -> None:
     """Install a browser, or pywb in a separate virtual environment.
 

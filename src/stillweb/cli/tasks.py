@@ -25,6 +25,7 @@ from stillweb.benchmarks import (
     paraphrase_tasks,
     perturb_tasks,
 )
+from stillweb.cli import CommandGroup
 from stillweb.cli.console import echo, print_json, print_table, progress, until_signal
 from stillweb.cli.options import (
     EXISTING_FILE,
@@ -48,7 +49,7 @@ from stillweb.model import MUTATIONS
 from stillweb.replay import ReplayClient
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def tasks() -> None:
     """Make tasks from recordings, audit task files, and write evaluators."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from stillweb.cli import LazyGroup
+from stillweb.cli import CommandGroup
 from stillweb.cli.collections.redactions import print_redactions
 from stillweb.cli.console import echo, print_json, print_table, progress
 from stillweb.cli.options import FILE, collections_option, json_option
@@ -39,7 +39,7 @@ _FILES_SHOWN = 200
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=CommandGroup,
     lazy={
         "learn": "stillweb.cli.collections.learn",
         "pull": "stillweb.cli.collections.push",

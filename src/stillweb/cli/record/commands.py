@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from stillweb.certs import CertAuthority
-from stillweb.cli import LazyGroup
+from stillweb.cli import CommandGroup
 from stillweb.cli.collections.redactions import redacted_in_words
 from stillweb.cli.console import Sectioned, echo, print_json, progress, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, option_names, options_from
@@ -257,7 +257,7 @@ def print_twice(name: str, twice: TwiceReport) -> None:
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=CommandGroup,
     lazy={name: f"stillweb.cli.record.{name}" for name in ("amend", "forms", "harvest", "proxy", "until")},
 )
 def record() -> None:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from stillweb.cli import LazyGroup
+from stillweb.cli import CommandGroup
 from stillweb.cli.console import echo, on_signals, print_json
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.replay.started import seal_shown
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stillweb.replay import ReplayCluster, ReplayServer
 
 
-class ServeByDefault(LazyGroup):
+class ServeByDefault(CommandGroup):
     """A group in which `replay shop` means `replay serve shop`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
