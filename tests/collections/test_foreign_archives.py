@@ -298,12 +298,16 @@ def _attached(folder: Path) -> bytes:
     return _har(_entry(content=page), made)
 
 
+EMPTY_GZIP = {"Content-Encoding": "gzip", "Content-Length": "20"}
+
+
 @pytest.mark.parametrize(
     ("answer", "kept"),
     [
         ({"headers": [{"name": "Content-Length", "value": "120"}]}, False),
         ({"headers": [{"name": "Content-Length", "value": "0"}], "bodySize": 310}, True),
         ({"bodySize": 4711}, False),
+        ({"headers": [{"name": n, "value": v} for n, v in EMPTY_GZIP.items()]}, True),
         ({"bodySize": 20, "headers": [{"name": "Content-Encoding", "value": "gzip"}]}, True),
         ({"bodySize": -1, "headers": [{"name": "Transfer-Encoding", "value": "chunked"}]}, False),
         ({"bodySize": -1}, True),

@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
+from stillweb.record.harvest.tree import parse_tree
 from stillweb.urls import wire_url
 
 if TYPE_CHECKING:
@@ -196,10 +197,10 @@ _ICONS = dict.fromkeys([*range(0xE000, 0xF900), 0x200B, 0x200C, 0x200D, 0xFEFF, 
 
 
 def read_page(url: str, html: str) -> SitePage:
-    """Return what a document shows to a reader."""
-    from selectolax.lexbor import LexborHTMLParser  # of the extra stillweb[record]
-
-    tree = LexborHTMLParser(html)
+    """Return what a document shows to a reader; nothing if it would take too long to parse."""
+    tree = parse_tree(html)
+    if tree is None:
+        return SitePage(url=url, title="", subject="")
     for node in tree.css(_INVISIBLE):
         node.decompose()
     for node in tree.css("[style]"):

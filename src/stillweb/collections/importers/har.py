@@ -167,8 +167,8 @@ class HarFile:
             return False
         fields = {str(each["name"]).lower(): str(each["value"]) for each in response.get("headers") or ()}
         length, size = fields.get("content-length", ""), response.get("bodySize")
-        if length.isdecimal():
-            return bool(length.strip("0"))
+        if length.isascii() and length.isdecimal() and len(length) < 20:
+            return int(length) > (_EMPTY_GZIP if "content-encoding" in fields else 0)
         if isinstance(size, int) and size >= 0:
             return size > _EMPTY_GZIP
         return not self._has_contents and not {"content-encoding", "transfer-encoding"}.isdisjoint(fields)

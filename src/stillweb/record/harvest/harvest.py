@@ -504,6 +504,8 @@ class _Harvest:
         if exchange.response.mime not in HTML_TYPES:
             return None
         page = parse_page(pending.url, decoded_body(exchange))
+        if page.unread:
+            self.report.failed[pending.url] = "nests too deeply to be parsed: its links were not followed"
         self._parsed.add(pending.url)
         self.typed.add_page(pending.url, page, pending.weight)
         posts = [

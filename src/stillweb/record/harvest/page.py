@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from stillweb.record.crawl.scope import page_url
 from stillweb.record.explore.links import HtmlForm, Input
+from stillweb.record.harvest.tree import parse_tree
 
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborHTMLParser
@@ -84,6 +85,7 @@ class HtmlPage:
         words: of all its text, and short names of its elements.
         shown: those of titles, headings, table cells and options.
         elements: number of elements that a visitor can act on.
+        unread: whether the document was too costly to parse.
     """
 
     links: list[HtmlLink] = field(default_factory=list)
@@ -93,18 +95,19 @@ class HtmlPage:
     words: set[str] = field(default_factory=set)
     shown: set[str] = field(default_factory=set)
     elements: int = 0
+    unread: bool = False
 
 
 def parse_page(url: str, html: bytes) -> HtmlPage:
-    """Return what a document refers to.
+    """Return what a document refers to; nothing, with `unread` set, if it would take too long to parse.
 
     Args:
         url: of the document.
         html: decoded body; an encoding other than UTF-8 is not honoured in query strings.
     """
-    from selectolax.lexbor import LexborHTMLParser  # of the extra stillweb[record]
-
-    tree = LexborHTMLParser(html.decode("utf-8", "replace"))
+    tree = parse_tree(html.decode("utf-8", "replace"))
+    if tree is None:
+        return HtmlPage(unread=True)
     base = _base(tree, url)
     page = HtmlPage()
     found = _References(base)
