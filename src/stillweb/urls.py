@@ -12,6 +12,9 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from urllib.parse import urlsplit
 
+BLOB_URL = re.compile(r"(blob:[^\s\"'<>/]*//[^\s\"'<>/]*/)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""A blob URL in a text; without its group, the UUID, which differs each time."""
+
 _OTHER_SCHEME = {"http": "https", "https": "http"}
 _PORT = re.compile(r"[^/?]*:[0-9]+(?:[/?]|$)")
 _DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443"}

@@ -28,6 +28,7 @@ from stillweb.browser.cdp.connection import (
     is_worker_script,
 )
 from stillweb.browser.exact.connections import Connections
+from stillweb.browser.exact.console import Console
 from stillweb.browser.exact.scheduler import PendingRequest, RequestScheduler, RequestStage
 from stillweb.browser.exact.workers import Workers, WorkerWaits
 from stillweb.errors import InfraError
@@ -99,6 +100,7 @@ class ExactContext:
         activity: receives the requests, if set.
         workers: of the context.
         connections: WebSockets and event streams of the context.
+        console: messages of pages and workers.
         downloads: the browser's identifiers of downloads that have begun.
         refusals: the browser's messages for form fields that it refused to submit.
     """
@@ -117,6 +119,7 @@ class ExactContext:
             scripts.worker, control, self.flag, self.requests.progress, self._on_script_arrived
         )
         self.connections = Connections(self.flag, lambda: self.activity)
+        self.console = Console(lambda: (self._elapsed, self.requests.round))
         self._pages: dict[str, CdpSession] = {}
         self._empty_popups: set[str] = set()
         self._documents: set[str] = set()  # pages that got one
@@ -169,6 +172,8 @@ class ExactContext:
             session.on(event, callback)
         session.on("Fetch.requestPaused", lambda event: self._on_paused(session, event))
         self.connections.follow(session)
+        number = len(self._pages)
+        self.console.follow(session, lambda: max(self.workers.name(target["targetId"]), ("", number)))
         if kind == "page":
             self._pages[target["targetId"]] = session
             self._pin_page(session)

@@ -17,11 +17,10 @@ from stillweb.browser.cdp.session import FrameGone, PageProbe
 from stillweb.browser.state import state_of
 from stillweb.errors import InfraError, UsageError
 from stillweb.text import well_formed
+from stillweb.urls import BLOB_URL
 
 _BLANKS = re.compile(r"[^\S\n]+")
 _EMPTY_LINES = re.compile(r"\n{3,}")
-# The UUID of a blob URL differs each time.
-_BLOB = re.compile(r"(blob:[^\s\"'<>/]*//[^\s\"'<>/]*/)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TALLEST = 16_384  # CSS px, height limit of a screenshot: the largest texture that Chromium draws in software
 _CAP = 15.0  # seconds; a screenshot takes about a tenth of one
 
@@ -77,7 +76,7 @@ async def page_html(page: Page) -> str:
     def numbered(found: re.Match[str]) -> str:
         return f"{found[1]}{numbers.setdefault(found[0], len(numbers) + 1)}"
 
-    return _BLOB.sub(numbered, await _read(page, "eye.html()"))
+    return BLOB_URL.sub(numbered, await _read(page, "eye.html()"))
 
 
 async def _read(page: Page, expression: str) -> str:

@@ -5,8 +5,8 @@ A line for the reset and for each step:
     {"step": 3, "target": [8, 60, 90, 24], "requests": [...], "console": [...]}
 
 `target` is the box of the action's element before the action, in CSS pixels of the viewport. Requests have
-method, URL, status, tier and reason. Times of arrival decide the order of these lists, so they are not in
-`trajectory.jsonl`, whose bytes are equal for equal episodes.
+method, URL, status, tier and reason. Below level EXACT times of arrival decide the order of these lists, so
+they are not in `trajectory.jsonl`, whose bytes are equal for equal episodes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from playwright.async_api import BrowserContext, ConsoleMessage, WebError
 
+from stillweb.browser.exact.console import Console
 from stillweb.env.trajectories.trajectory import line
 
 FILE = "events.jsonl"
@@ -43,16 +44,27 @@ class StepEvents:
 
 
 class ConsoleLog:
-    """Console messages and uncaught exceptions of the pages of a context."""
+    """Console messages and uncaught exceptions of the pages of a context.
 
-    def __init__(self, context: BrowserContext) -> None:
+    Args:
+        context: the context.
+        exact: its console at level EXACT, which is read instead.
+    """
+
+    def __init__(self, context: BrowserContext, exact: Console | None = None) -> None:
         self._messages: list[dict[str, Any]] = []
         self._dropped = 0
-        context.on("console", self._on_message)
-        context.on("weberror", self._on_error)
+        self._exact = exact
+        if exact is None:
+            context.on("console", self._on_message)
+            context.on("weberror", self._on_error)
 
     def take(self) -> tuple[list[dict[str, Any]], int]:
         """Return the messages since the last call, and the number of dropped ones."""
+        if self._exact:
+            entries, self._dropped = self._exact.take()
+            for entry in entries:
+                self._add(entry.type, entry.text, entry.where)
         taken, dropped = self._messages, self._dropped
         self._messages, self._dropped = [], 0
         return taken, dropped

@@ -21,6 +21,7 @@ from playwright.async_api import Error as PlaywrightError
 
 from stillweb import clock
 from stillweb.browser.machine import cpu_family, fonts_digest
+from stillweb.browser.state import state_of
 from stillweb.env.actions.action import Action, parse
 from stillweb.env.observations.observation import Observation
 from stillweb.env.options import EnvOptions
@@ -232,7 +233,8 @@ class TrajectoryLog:
         self._root = options.trajectories
         self._folder = self._root / episode if self._root else Path()
         self._har = HarLog(context, bodies=options.har == "bodies") if self._root and options.har else None
-        self._console = ConsoleLog(context) if self._root else None
+        exact = state_of(context).exact
+        self._console = ConsoleLog(context, exact.console if exact else None) if self._root else None
         self._store = ContentFiles(self._folder.parent)
         self._began = clock.perf()
         self._ended = self._root is None
