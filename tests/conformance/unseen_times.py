@@ -123,10 +123,31 @@ _hit(
 )
 _hit("kept", _range(NOW - HOUR, NOW), _range(THEN - HOUR, THEN), "read a second ago", date=THEN + 1100)
 
+_hit(
+    "start-kept",
+    _range(START + 1000 - DAY, NOW),
+    _range(START + 9000 - DAY, THEN),
+    "the last day, its start computed when the page was opened",
+)
+_hit(
+    "end-kept",
+    _range(NOW, START + 1000 + 7 * DAY),
+    _range(THEN, START + 9000 + 7 * DAY),
+    "the next week, its end computed when the page was opened",
+)
+
 # Another range.
 _miss("size", _range(NOW - HOUR, NOW), _range(THEN - 2 * HOUR, THEN), "two hours")
 _miss("size-minute", _range(NOW - 5 * MINUTE, NOW), _range(THEN - 6 * MINUTE, THEN), "six minutes")
 _miss("size-second", _range(NOW - HOUR, NOW), _range(THEN - HOUR - SECOND, THEN), "a second more")
+_miss("size-minutes", _range(NOW - DAY, NOW), _range(THEN - DAY - 2 * MINUTE, THEN), "two minutes more")
+_miss(
+    "size-days", _range(NOW - 7 * DAY, NOW), _range(THEN - 7 * DAY - 11 * MINUTE, THEN), "eleven minutes more"
+)
+_miss("size-less", _range(NOW - DAY, NOW), _range(THEN - DAY + 2 * MINUTE, THEN), "two minutes less")
+_miss(
+    "size-picked", _range(NOW - DAY, NOW), _range(START + 40 * SECOND - DAY, THEN), "from 2:14 of a calendar"
+)
 _miss("direction", _range(NOW - HOUR, NOW), _range(THEN, THEN + HOUR), "the next hour")
 _miss("swapped", _range(NOW - HOUR, NOW), _range(THEN, THEN - HOUR), "from the end to the start")
 _miss("stays", _range(NOW - HOUR, NOW), _range(NOW - HOUR, THEN), "its start stayed")
