@@ -213,6 +213,7 @@ class _Loop:
         self._obstacles = Obstacles(scope)
         self._own_text = OwnText()
         self._words: Counter[str] = Counter()
+        self._proves_times = options.backend == BACKENDS[0]
 
     @property
     def _left(self) -> float:
@@ -304,10 +305,13 @@ class _Loop:
         return recorded
 
     async def _prove_times(self, result: CoverageResult) -> int:
-        """Repeat walks that missed requests with the page's time; return the number of new rules."""
+        """Repeat walks that missed requests with the page's time; return the number of new rules.
+
+        Once that proves nothing, it is not tried again.
+        """
         rules = read_rules(self._collection)
         walks = to_repeat(result, self._collection.manifest().recorded_at, rules)
-        if not walks or self._options.backend != BACKENDS[0] or self._to_record < self._least:
+        if not walks or not self._proves_times or self._to_record < self._least:
             return 0
         self._say(f"times: {len(walks)} walks at another time")
         seconds = max(_LEAST, _TIMES_SHARE * self._options.seconds)
@@ -320,6 +324,7 @@ class _Loop:
         ):
             count = await prove_times(client, self._collection, hosts, walks, options)
         self._say(f"times: {count} rules")
+        self._proves_times = count > 0
         return count
 
     @property

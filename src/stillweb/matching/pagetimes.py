@@ -29,7 +29,7 @@ BEHIND = timedelta(seconds=3)
 """Longest time for which a page keeps what it has read from its clock. A range in the past is longer ago."""
 
 _DAY = 86400
-_KEPT = ((7 * _DAY - 600, 600), (_DAY - 60, 60))
+_ROUNDED = ((7 * _DAY - 600, 600), (_DAY - 60, 60))
 """Distances in seconds, and the unit to which such a distance is rounded; the longest first."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -116,11 +116,11 @@ def _distance(one: Instant, anchor: Instant) -> str:
 
     The finer of the two is rounded down to the other's unit, as pages do. A page may compute the start of
     "the last day" once, while its end moves on: the distance then grows by the seconds since. It is rounded
-    down to about a thousandth (`_KEPT`), except for a time on a whole minute, which a user may have picked.
+    down to about a thousandth (`_ROUNDED`), except for a time on a whole minute, which a user may have picked.
     """
     step = max(one.step, anchor.step)
     distance = (anchor.at // step - one.at // step) * step
-    for least, unit in _KEPT if one.at % (60 * _SECOND) else ():
+    for least, unit in _ROUNDED if one.at % (60 * _SECOND) else ():
         if abs(distance) >= least * _SECOND:
             return f"{distance // (unit * _SECOND)} of {unit} s"
     return f"{distance}"
