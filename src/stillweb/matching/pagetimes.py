@@ -116,7 +116,8 @@ def _distance(one: Instant, anchor: Instant) -> str:
 
     The finer of the two is rounded down to the other's unit, as pages do. A page may compute the start of
     "the last day" once, while its end moves on: the distance then grows by the seconds since. It is rounded
-    down to about a thousandth (`_ROUNDED`), except for a time on a whole minute, which a user may have picked.
+    down to about a thousandth (`_ROUNDED`), except for a time on a whole minute, which a user may have
+    picked.
     """
     step = max(one.step, anchor.step)
     distance = (anchor.at // step - one.at // step) * step
