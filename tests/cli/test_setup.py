@@ -69,7 +69,21 @@ def test_debians_package_is_the_second_choice_of_root(nowhere, asked, monkeypatc
     assert [command[0] for command in asked] == [sys.executable]
     monkeypatch.setattr(module.os, "geteuid", lambda: 0)
     CliRunner().invoke(setup, ["browser"])
-    assert [command[0] for command in asked[1:]] == [sys.executable, "apt-get"]
+    assert [command[:2] for command in asked[2:]] == [["apt-get", "update"], ["apt-get", "install"]]
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_a_library_that_the_driver_lacks_is_installed_or_named(nowhere, asked, monkeypatch, user):
+    add_program(nowhere, "apt-get")
+    add_program(nowhere, "chromium-headless-shell")
+    node = add_program(nowhere, "node")
+    node.write_text("#!/bin/sh\necho 'libatomic.so.1: cannot open shared object file' >&2\nexit 127\n")
+    monkeypatch.setattr("stillweb.browser.driver.compute_driver_executable", lambda: (str(node), "cli.js"))
+    monkeypatch.setattr(module.os, "geteuid", lambda: user)
+    error = CliRunner().invoke(setup, ["browser"]).exception
+    assert isinstance(error, ProgramNotFound)  # the commands of this test install nothing
+    assert "libatomic.so.1" in str(error)
+    assert [command[-1] for command in asked] == (["--quiet", "libatomic1"] if user == 0 else [])
 
 
 def test_a_folder_in_use_is_not_made_an_environment(nowhere, asked):

@@ -15,6 +15,10 @@ from stillweb.errors import InfraError
 
 _VERSION_SECONDS = 10.0
 
+DRIVER_PACKAGE = "libatomic1"
+"""Debian's package of a library that Node.js needs and small images lack."""
+DRIVER_HINT = f"install the library that it names; on Debian: apt-get install {DRIVER_PACKAGE}"
+
 DOWNLOAD = "Download is starting"
 """Text in the error of a navigation whose response is a download."""
 
@@ -42,13 +46,13 @@ async def playwright_driver() -> AsyncIterator[Playwright]:
             if type(error) is not Exception:  # Playwright's class for a driver that ended while it started
                 raise
             raise InfraError(
-                f"Playwright's driver did not start: {await asyncio.to_thread(_failure) or error}",
-                hint="install the library that it names; on Debian: apt-get install libatomic1",
+                f"Playwright's driver did not start: {await asyncio.to_thread(driver_failure) or error}",
+                hint=DRIVER_HINT,
             ) from error
         yield playwright
 
 
-def _failure() -> str:
+def driver_failure() -> str:
     """Return what the driver's program prints if it cannot run, "" if it can."""
     command = [compute_driver_executable()[0], "--version"]
     try:

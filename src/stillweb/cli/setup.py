@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from stillweb.browser.driver import DRIVER_HINT, DRIVER_PACKAGE, driver_failure
 from stillweb.browser.launch import find_browser
 from stillweb.cli import CommandGroup
 from stillweb.cli.console import echo
@@ -37,15 +38,21 @@ def setup() -> None:
 def browser() -> None:
     """Print the path of the browser; install Chromium's headless shell if none exists.
 
+    As root on Debian, also installs a library that Playwright's driver needs.
+
     \b
     Example:
       stillweb setup browser
     """
+    if driver_failure():
+        _apt_install(DRIVER_PACKAGE)
+    if failure := driver_failure():
+        raise ProgramNotFound(f"Playwright's driver does not start: {failure}", hint=DRIVER_HINT)
     if _found_browser():
         return
     failures = [_run([sys.executable, "-m", "playwright", "install", "--with-deps", APT_PACKAGE])]
-    if failures[0] and shutil.which("apt-get") and os.geteuid() == 0:
-        failures.append(_run(["apt-get", "install", "-y", "--no-install-recommends", APT_PACKAGE]))
+    if failures[0]:
+        failures.append(_apt_install(APT_PACKAGE))
     if not _found_browser():
         raise ProgramNotFound(
             "; ".join(filter(None, failures)) or "the browser was installed, but stillweb does not find it",
@@ -79,6 +86,14 @@ def pywb(path: Path | None) -> None:
     echo(str(program))
     if path is not None:
         echo(f"next: export STILLWEB_PYWB={program.resolve()}", err=True)
+
+
+def _apt_install(package: str) -> str:
+    """Install a package as root on Debian, elsewhere do nothing; return "" or the error."""
+    if not shutil.which("apt-get") or os.geteuid() != 0:
+        return ""
+    _run(["apt-get", "update", "--quiet"])  # images often have no package lists
+    return _run(["apt-get", "install", "--yes", "--no-install-recommends", package])
 
 
 def _found_browser() -> bool:
