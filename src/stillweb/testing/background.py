@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from stillweb.env.aio import LoopThread
 
 if TYPE_CHECKING:
     from stillweb.env import Env, Observation, Task
@@ -15,18 +16,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Background:
+class Background(LoopThread):
     """A loop in a thread; `close` exits all contexts that it entered, newest first."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="stillweb", daemon=True)
+        super().__init__()
         self._held: list[tuple[asyncio.Event, asyncio.Task[None]]] = []
-        self._thread.start()
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop and return its result."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def hold(self, opening: Callable[[], AbstractAsyncContextManager[T]]) -> T:
         """Enter an asynchronous context, keep it open until `close`, and return its value.
@@ -36,11 +31,10 @@ class Background:
         return self.run(self._hold(opening))
 
     def close(self) -> None:
-        """Exit all contexts and end the loop."""
-        self.run(self._leave())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """Exit all contexts and end the loop; a second call has no effect."""
+        if self.runs:
+            self.run(self._leave())
+            super().close()
 
     async def _hold(self, opening: Callable[[], AbstractAsyncContextManager[T]]) -> T:
         given: asyncio.Future[T] = self._loop.create_future()
@@ -66,7 +60,6 @@ class Background:
             leave, task = self._held.pop()
             leave.set()
             await task
-        await self._loop.shutdown_asyncgens()
         await self._loop.shutdown_default_executor()
 
 
