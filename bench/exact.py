@@ -28,7 +28,7 @@ from archives import start_pages
 
 from stillweb.browser import launch
 from stillweb.certs import CertAuthority
-from stillweb.cli.replay.started import served
+from stillweb.cli.replay.shared import served
 from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
 from stillweb.diff.certify.certificate import Certificate

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 from form_sites import EXISTING, Book, escape, get, post, record
 
-from stillweb.collections.learn.branches import Proved, Refusal, prove
+from stillweb.collections.learn.proof import Proved, Refusal, prove
 from stillweb.matching.captures import Entry
 from stillweb.matching.derived.branch import Branch, dump, load
 from stillweb.matching.derived.derive import Branches, DerivedAnswers

@@ -24,7 +24,7 @@ from graph_sites import (
     token_in,
 )
 
-from stillweb.collections.learn.branches import Proved, Refusal, prove
+from stillweb.collections.learn.proof import Proved, Refusal, prove
 from stillweb.matching.captures import Entry
 from stillweb.matching.derived.branch import Branch, dump, load
 from stillweb.matching.derived.derive import Branches, DerivedAnswers

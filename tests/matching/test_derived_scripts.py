@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stillweb.collections.learn.branches import Proved, Refusal, prove
+from stillweb.collections.learn.proof import Proved, Refusal, prove
 from stillweb.collections.learn.recordings import WRITE, FormRecordings, RecordedBranch, RecordedStep
 from stillweb.matching.captures import Entry
 from stillweb.matching.derived.branch import dump, load

@@ -40,7 +40,6 @@ from stillweb.model import Exchange, Page, Request, Response, header
 from stillweb.record.amend.amend import AmendOptions
 from stillweb.record.crawl.crawl import crawl
 from stillweb.record.crawl.scope import Scope
-from stillweb.record.explore.links import encode_form
 from stillweb.record.explore.options import ExploreOptions
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.walks import WalkOptions, record_walks
@@ -60,6 +59,7 @@ from stillweb.record.harvest.scripted import (
     requests_for_entries,
 )
 from stillweb.record.harvest.words import SiteWords, WordRequests, WordTemplate, with_beginnings
+from stillweb.record.htmlforms import encode_form
 from stillweb.record.login.steps import read_storage_state
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve

@@ -26,7 +26,7 @@ from stillweb.cli.options import (
     json_option,
     options_from,
 )
-from stillweb.cli.replay.started import replayed
+from stillweb.cli.replay.shared import replayed
 from stillweb.collections.layout import Collection
 from stillweb.diff.certify.certificate import (
     Certificate,

@@ -20,7 +20,7 @@ from stillweb.cli.options import (
     option_for,
     options_from,
 )
-from stillweb.cli.replay.started import replayed
+from stillweb.cli.replay.shared import replayed
 from stillweb.collections.layout import Collection
 from stillweb.coverage import (
     CoverageOptions,

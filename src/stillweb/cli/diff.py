@@ -25,7 +25,7 @@ from stillweb.cli.options import (
     json_option,
     options_from,
 )
-from stillweb.cli.replay.started import replayed
+from stillweb.cli.replay.shared import replayed
 from stillweb.collections.layout import Collection
 from stillweb.collections.versions import open_version
 from stillweb.diff import METRICS, DiffReport, Finding, FindingSeverity, PageDiff, TraceDiff, parse_gates

@@ -20,7 +20,7 @@ import click
 
 from stillweb.cli.console import echo, stderr
 from stillweb.cli.options import certs_option, collections_option, options_from
-from stillweb.cli.replay.started import seal_shown
+from stillweb.cli.replay.shared import seal_shown
 from stillweb.errors import CollectionNotFound
 from stillweb.model import Tier
 from stillweb.replay import ReplayOptions

@@ -227,7 +227,7 @@ async def _replay(proxy: str, names: tuple[str, ...], chosen: Mapping[str, Any])
     if proxy:
         yield proxy
         return
-    from stillweb.cli.replay.started import replayed_together
+    from stillweb.cli.replay.shared import replayed_together
     from stillweb.collections.layout import Collection
 
     collections = [Collection.open(chosen["root"], name) for name in dict.fromkeys(names)]

@@ -37,7 +37,7 @@ from stillweb.cli.options import (
     options_from,
     sites_option,
 )
-from stillweb.cli.replay.started import replayed, replayed_together
+from stillweb.cli.replay.shared import replayed, replayed_together
 from stillweb.collections.layout import Collection, list_collections
 from stillweb.env import Task, load_tasks
 from stillweb.env.tasks.native import native_file

@@ -35,10 +35,10 @@ from stillweb.env.actions.perform import perform, target_box
 from stillweb.env.aio import Started
 from stillweb.env.episode.determinism import level_of, probe_level
 from stillweb.env.episode.episode import Episode, EpisodeReplay, infra
+from stillweb.env.episode.live import check_live_fork, check_live_level, is_live
 from stillweb.env.episode.offpath import OffPathMode
 from stillweb.env.episode.perturbation import Perturbation, obeyed, perturbation_of
 from stillweb.env.episode.prefetch import Prefetcher
-from stillweb.env.episode.recording import check_live_fork, check_live_level, is_live
 from stillweb.env.episode.start import StartContext, StartedEpisode, StartRequest, info_of, observe
 from stillweb.env.observations.observation import Observation, observe_kinds
 from stillweb.env.options import EnvOptions

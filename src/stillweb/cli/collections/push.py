@@ -12,7 +12,7 @@ import click
 
 from stillweb.cli.console import echo, print_json, progress
 from stillweb.cli.options import FOLDER, collections_option, json_option
-from stillweb.cli.replay.started import seal_shown
+from stillweb.cli.replay.shared import seal_shown
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.cache import PackStore, place
 from stillweb.collections.pack.publish import PackRemote, Progress, is_identifier

@@ -102,7 +102,7 @@ async def _verified(
     collection: Collection, reach: ReachabilityMap, certs: Path, limit: int, seed: int
 ) -> list[dict[str, Any]]:
     from stillweb.browser.launch import launch  # Playwright is slow to import
-    from stillweb.cli.replay.started import replayed
+    from stillweb.cli.replay.shared import replayed
     from stillweb.env.reachability import check_reachability, sample_actions
     from stillweb.replay.client import ReplayClient
 

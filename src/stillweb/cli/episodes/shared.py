@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import click
 
 from stillweb.cli.console import progress, stderr
-from stillweb.cli.replay.started import replayed_together
+from stillweb.cli.replay.shared import replayed_together
 from stillweb.collections.layout import Collection
 from stillweb.env import Task
 from stillweb.errors import UsageError

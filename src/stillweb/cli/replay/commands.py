@@ -18,7 +18,7 @@ import click
 from stillweb.cli import CommandGroup
 from stillweb.cli.console import echo, on_signals, print_json
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
-from stillweb.cli.replay.started import seal_shown
+from stillweb.cli.replay.shared import seal_shown
 from stillweb.replay import ReplayOptions
 from stillweb.replay.pywb.backend import PywbOptions
 

@@ -1,4 +1,4 @@
-"""Recordings of one form with several values: the input of its proof (`branches`)."""
+"""Recordings of one form with several values: the input of its proof (`proof`)."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ from stillweb.env.episode.episode import (
     open_episode,
     profile_of,
 )
+from stillweb.env.episode.live import start_failure
 from stillweb.env.episode.offpath import off_path_mode
 from stillweb.env.episode.perturbation import EpisodeVariant
-from stillweb.env.episode.recording import start_failure
 from stillweb.env.observations.observation import Observation, ObservationForm, take_observation
 from stillweb.env.options import EnvOptions
 from stillweb.env.tasks.rewrite import content_for, rewritten

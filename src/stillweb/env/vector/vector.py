@@ -27,7 +27,7 @@ from stillweb.env.aio import Started
 from stillweb.env.env import Env, Info
 from stillweb.env.episode.determinism import level_of, probe_level
 from stillweb.env.episode.episode import as_infra_error
-from stillweb.env.episode.recording import is_live
+from stillweb.env.episode.live import is_live
 from stillweb.env.observations.observation import Observation
 from stillweb.env.options import EnvOptions
 from stillweb.env.tasks.task import Task

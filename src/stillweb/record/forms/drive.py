@@ -29,7 +29,7 @@ from stillweb.certs import CertAuthority
 from stillweb.clock import Deadline
 from stillweb.collections.branches import FormOutcome
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.branches import Refusal, objection, prove
+from stillweb.collections.learn.proof import Refusal, objection, prove
 from stillweb.collections.learn.recordings import AFTER, WRITE, FormRecordings, RecordedBranch, RecordedStep
 from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.pack.reader import Pack

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stillweb.matching.derived.domain import Kind
-from stillweb.record.explore.links import FormData, HtmlForm, Input
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import Values
+from stillweb.record.htmlforms import FormData, HtmlForm, Input
 
 _KINDS: dict[str, Kind] = {
     "text": "text",

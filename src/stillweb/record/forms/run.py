@@ -26,7 +26,7 @@ from stillweb.certs import CertAuthority
 from stillweb.clock import Deadline
 from stillweb.collections.branches import BRANCHES, FormOutcome, RecordedForms, read_forms, write_branches
 from stillweb.collections.layout import Collection, locked
-from stillweb.collections.learn.branches import Proved, Refusal, objection, prove, touched_labels
+from stillweb.collections.learn.proof import Proved, Refusal, objection, prove, touched_labels
 from stillweb.collections.learn.recordings import (
     AGAIN,
     REDIRECT,
@@ -44,7 +44,6 @@ from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.model import HTML_TYPES, TEXT_TYPES, Capture, Exchange
 from stillweb.options import Option
 from stillweb.record.crawl.scope import Scope
-from stillweb.record.explore.links import FormData, HtmlForm, encode_form
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import FormValues, Values
 from stillweb.record.forms.drive import KeepingWriter, ScriptRun
@@ -67,6 +66,7 @@ from stillweb.record.harvest.fetch import (
     signed_in_state,
 )
 from stillweb.record.harvest.page import parse_page
+from stillweb.record.htmlforms import FormData, HtmlForm, encode_form
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 from stillweb.record.redaction.redactor import secrets_of

@@ -29,7 +29,6 @@ from stillweb.errors import CollectionError, RecordError, UpstreamUnreachable
 from stillweb.model import HTML_TYPES, Capture, Exchange
 from stillweb.record.crawl.fetch import Fetcher, Robots
 from stillweb.record.crawl.scope import Scope
-from stillweb.record.explore.links import HtmlForm, form_requests
 from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import (
     WITHOUT_PAGE,
@@ -50,6 +49,7 @@ from stillweb.record.harvest.posts import PostForm, PostForms, send_form
 from stillweb.record.harvest.scripted import ScriptRequests
 from stillweb.record.harvest.typed import TypedText
 from stillweb.record.harvest.words import typed_form
+from stillweb.record.htmlforms import HtmlForm, form_requests
 from stillweb.record.recording import begin_addition, repair_archive
 from stillweb.record.redaction.redactor import secrets_of
 from stillweb.record.redaction.sweep import sweep

@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from stillweb.record.crawl.scope import page_url
-from stillweb.record.explore.links import HtmlForm, Input
 from stillweb.record.harvest.tree import parse_tree
+from stillweb.record.htmlforms import HtmlForm, Input
 
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborHTMLParser

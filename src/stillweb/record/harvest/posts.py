@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from stillweb.matching.values import fits
 from stillweb.model import Exchange
-from stillweb.record.explore.links import FormData, HtmlForm, Input, encode_form
 from stillweb.record.harvest.fetch import PageFetcher, decoded_body, location_of
 from stillweb.record.harvest.page import HtmlPage, parse_page
+from stillweb.record.htmlforms import FormData, HtmlForm, Input, encode_form
 from stillweb.record.tokens import CsrfTokens
 
 _REDIRECTS = 5

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from urllib.parse import parse_qsl, urlsplit
 
-from stillweb.record.explore.links import HtmlForm, typed_requests
 from stillweb.record.harvest.misses import PlainRequest
+from stillweb.record.htmlforms import HtmlForm, typed_requests
 
 _TEXTS = ("text", "search")  # types of fields that take a word
 _RANKED_AGAIN = 1.3  # growth of all weights after which the words are ranked again
