@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 import shop_site
 
-from stillweb.benchmarks.candidates import (
-    SiteFacts,
-    answer_evaluator,
+from stillweb.benchmarks.candidates import SiteFacts, answer_evaluator
+from stillweb.benchmarks.forms import change_and_verify, press_buttons, search_words, send_forms
+from stillweb.benchmarks.pages import SitePage, read_page
+from stillweb.benchmarks.plan import TaskPlanner
+from stillweb.benchmarks.reading import (
     chain_prices,
     compare_items,
     compare_rows,
@@ -19,9 +21,6 @@ from stillweb.benchmarks.candidates import (
     open_pages,
     report_values,
 )
-from stillweb.benchmarks.forms import change_and_verify, press_buttons, search_words, send_forms
-from stillweb.benchmarks.pages import SitePage, read_page
-from stillweb.benchmarks.plan import TaskPlanner
 from stillweb.benchmarks.site import SiteMap, SiteWrite, read_site
 from stillweb.env import Evidence
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import shop_site
 
-from stillweb.benchmarks.candidates import SiteFacts, compare_items, open_pages, report_values
+from stillweb.benchmarks.candidates import SiteFacts
 from stillweb.benchmarks.perturb import PerturbTasksOptions, perturb_tasks
 from stillweb.benchmarks.plan import TaskPlanner
+from stillweb.benchmarks.reading import compare_items, open_pages, report_values
 from stillweb.env import Env
 from stillweb.env.episode.perturbation import Perturbation
 from stillweb.errors import UsageError

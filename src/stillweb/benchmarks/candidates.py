@@ -1,7 +1,8 @@
-"""Candidates of tasks: goal, evaluator, and what an oracle does, found in the pages of a recording. Pure.
+"""Candidates of tasks, and the facts of a recording's pages that they are made of. Pure.
 
-Each family is a generator. A candidate is a claim that `proof` tests in the browser; here it is only made
-sure that the question has one answer in the whole recording:
+A candidate has a goal, an evaluator, and what an oracle does. Each family (`reading`, `forms`, `games`) is a
+generator of candidates. A candidate is a claim that `proof` tests in the browser; the families only make sure
+that the question has one answer in the whole recording:
 
 - a subject names one page, or all its pages give the same value for the attribute;
 - a description fits one page.
@@ -13,20 +14,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
 from functools import cached_property
 from typing import Any
 
 from stillweb import clock
-from stillweb.benchmarks.pages import PRICE, SiteFact, SiteItem, SitePage, SiteTable, fold, same_path
+from stillweb.benchmarks.pages import PRICE, SiteFact, SitePage, fold
 from stillweb.benchmarks.site import SiteMap
-from stillweb.env.tasks.evaluators import AnswerEvaluator, TaskEvaluator, UrlEvaluator
+from stillweb.env.tasks.evaluators import AnswerEvaluator, TaskEvaluator
 
 NOT_FOUND = "N/A"
-_NOT_SAID = f"Answer “{NOT_FOUND}” if the site does not say."
-_WRONG = 20  # wrong answers of a candidate
+WRONG_ANSWERS = 20
+"""Most wrong answers of a candidate."""
 _VALUE = 60  # characters of an answer
 _ACRONYM = re.compile(r"^[A-Z]{2,}|^[A-Z]\d|^[a-z]*[A-Z].*[A-Z]")
 _WORDY = re.compile(r"[^\W_]")
@@ -34,10 +34,8 @@ _LETTERS = re.compile(r"[^\W\d_]{2,}")
 _ATTRIBUTE = re.compile(r"[^\W\d_][^\W_]*(?:[ '-][^\W_]+)*(?: \([^()]+\))?")
 _COUNTERS = ("link", "rowid", "row", "row id", "number", "index")  # columns that only count rows
 _HEADING = re.compile(r"(?:\d+(?:\.\d+)*\.? )?[^\W\d_a-z]")
-_PERSON = r"\b(author|editor|maintainer|owner|director|artist|writer|manager|speaker|translator)s?$"
 _STATE = re.compile(r"\b(?:returning|showing|found) [\d,]+|\((?:hide|show|edit)\)", re.IGNORECASE)
 _WORDS_OF_VALUE = 8
-_INVENTED = 6  # words of a subject from which another one is invented
 _FOOTNOTE = re.compile(r"(?:[(\[]\w{1,2}[)\]]\s*)+")
 _TIME_LIKE = re.compile(r"\b\d{1,2}:\d{2}(:\d{2})?\b|\bago\b", re.IGNORECASE)
 
@@ -128,10 +126,7 @@ class SiteFacts:
         return {
             name: next(iter(found))
             for name, found in prices.items()
-            if len(found) == 1
-            and len(urls[name]) == 1
-            and _is_name(name)
-            and self._is_item(name, *urls[name])
+            if len(found) == 1 and len(urls[name]) == 1 and is_name(name) and self._is_item(name, *urls[name])
         }
 
     def _is_item(self, name: str, url: str) -> bool:
@@ -149,7 +144,7 @@ class SiteFacts:
             plain = len(fact.subject.split()) <= _WORDS_OF_VALUE and not re.search(r"[\\\"]", fact.subject)
             if not self._is_on_every_page(fact.context):
                 return False
-            return _is_name(fact.context) and bool(_LETTERS.search(fact.subject)) and plain
+            return is_name(fact.context) and bool(_LETTERS.search(fact.subject)) and plain
         return self.prices.get(fact.subject) == fact.value
 
     def _is_on_every_page(self, context: str) -> bool:
@@ -211,7 +206,7 @@ class SiteFacts:
     def others(self, fact: SiteFact) -> tuple[str, ...]:
         """Return other values of a fact's attribute, values of other attributes, and "not found"."""
         column = [v for v in self.columns[fact.shape, fold(fact.attribute)] if fold(v) != fold(fact.value)]
-        return tuple(dict.fromkeys([*column[:_WRONG], fact.subject, fact.attribute, NOT_FOUND]))
+        return tuple(dict.fromkeys([*column[:WRONG_ANSWERS], fact.subject, fact.attribute, NOT_FOUND]))
 
 
 def question_of(fact: SiteFact) -> tuple[str, ...]:
@@ -219,21 +214,21 @@ def question_of(fact: SiteFact) -> tuple[str, ...]:
     return (fact.shape, *map(fold, (fact.subject, fact.attribute, fact.context)))
 
 
-def _is_name(text: str) -> bool:
+def is_name(text: str) -> bool:
     return 3 <= len(text) <= 90 and bool(_WORDY.search(text)) and "“" not in text and "”" not in text
 
 
-def _is_heading(text: str) -> bool:
+def is_heading(text: str) -> bool:
     """Return whether a heading describes its section: words, possibly after a number such as "8.7."."""
-    return _is_name(text) and bool(_HEADING.match(text)) and len(text) >= 6 and not _STATE.search(text)
+    return is_name(text) and bool(_HEADING.match(text)) and len(text) >= 6 and not _STATE.search(text)
 
 
-def _is_title(text: str) -> bool:
+def is_title(text: str) -> bool:
     """Return whether a title describes its page: words, and no record's name such as "cars: 33"."""
-    return _is_name(text) and bool(_LETTERS.search(text)) and not re.search(r"[:#] ?\d+$", text)
+    return is_name(text) and bool(_LETTERS.search(text)) and not re.search(r"[:#] ?\d+$", text)
 
 
-def _is_value(text: str) -> bool:
+def is_value(text: str) -> bool:
     """Return whether a text is a good answer: short, and no time of day, which a session may change."""
     return (
         0 < len(text) <= _VALUE
@@ -247,7 +242,7 @@ def _is_value(text: str) -> bool:
     )
 
 
-def _is_attribute(text: str) -> bool:
+def is_attribute(text: str) -> bool:
     return (
         fold(text) not in _COUNTERS
         and 2 < len(text) <= 40
@@ -256,7 +251,7 @@ def _is_attribute(text: str) -> bool:
     )
 
 
-def _noun(attribute: str) -> str:
+def noun_of(attribute: str) -> str:
     """Return an attribute as it stands within a sentence: in small letters, except acronyms."""
     return " ".join(word if _ACRONYM.match(word) else word.lower() for word in attribute.split())
 
@@ -272,488 +267,3 @@ def answer_evaluator(value: str) -> AnswerEvaluator:
     if re.fullmatch(r"-?\d+\.0+", value):
         return AnswerEvaluator(regex=rf"{value.partition('.')[0]}(?:\.0+)?")
     return AnswerEvaluator(exact=value)
-
-
-# --- find and report a value -----------------------------------------------------------------------
-
-
-def report_values(facts: SiteFacts) -> Iterator[TaskCandidate]:
-    """Yield questions for a value of a table, a definition list or a product card."""
-    found = [(page, fact) for page in facts.pages for fact in page.facts]
-    for page, fact in facts.shuffled(found, "report"):
-        clear = _is_value(fact.value) and _is_attribute(fact.attribute) and _is_name(fact.subject)
-        if not clear or not facts.is_clear(fact) or (fact.shape == "cell" and page.paginated):
-            continue
-        number = len(fact.subject) % 2
-        template, goal = _goal_of(page, fact, number)
-        if fold(fact.value) in fold(goal):
-            continue  # the question gives the answer away
-        yield TaskCandidate(
-            "report",
-            template,
-            (fact.subject, fact.attribute, fact.context),
-            f"{goal} {_NOT_SAID}",
-            answer_evaluator(fact.value),
-            (page.url,),
-            answer=fact.value,
-            wrong=facts.others(fact),
-            shows=(fact.value,),
-        )
-
-
-def _goal_of(page: SitePage, fact: SiteFact, number: int) -> tuple[str, str]:
-    if fact.shape == "price":
-        goals = (f"How much does “{fact.subject}” cost?", f"What is the price of “{fact.subject}”?")
-        return f"report/price/{number}", goals[number]
-    if fact.shape == "cell":
-        column = page_column(page, fact)
-        own = fact.context == page.subject  # a table without a caption
-        place = f"On the page “{page.subject}”" if own else f"In the table “{fact.context}”"
-        goals = (
-            f"{place}, look up “{fact.subject}” {column}. What is in the same row under “{fact.attribute}”?",
-            f"{place}, what is under “{fact.attribute}” in the row of “{fact.subject}”?",
-        )
-        return f"report/cell/{number}", goals[number]
-    noun = _noun(fact.attribute)
-    if re.match(r"(number|count) of ", noun):
-        counted = noun.partition(" of ")[2]
-        return "report/number", f"How many {counted} does “{fact.subject}” have?"
-    if re.search(_PERSON, noun):
-        verb = "Who are" if noun.endswith("s") else "Who is"
-        return "report/person", f"{verb} the {noun} of “{fact.subject}”?"
-    verb = "are" if re.search(r"[^s]s$", noun) and not noun.endswith(("us", "is", "ss")) else "is"
-    goals = (
-        f"What {verb} the {noun} of “{fact.subject}”?",
-        f"Find the page “{fact.subject}”. What does it give under “{fact.attribute}”?",
-    )
-    return f"report/pair/{number}", goals[number]
-
-
-def page_column(page: SitePage, fact: SiteFact) -> str:
-    """Return where the names of the rows of a fact's table are."""
-    table = next(each for each in page.tables if each.name == fact.context)
-    column = table.columns[table.key or 0]
-    return f"in the column “{column}”" if column else "among the names of the rows"
-
-
-def report_sections(facts: SiteFacts) -> Iterator[TaskCandidate]:
-    """Yield questions for the section that follows another one."""
-    for page in facts.shuffled(facts.pages, "sections"):
-        if not _is_name(page.subject) or not facts.is_only(page):
-            continue
-        texts = Counter(fold(text) for _, text in page.headings)
-        for (level, text), (after, answer) in zip(page.headings, page.headings[1:], strict=False):
-            single = texts[fold(text)] == 1 == texts[fold(answer)]
-            single = single and facts.headings[fold(text)] == 1 == facts.headings[fold(answer)]
-            if level != after or level not in (2, 3) or not single or not _is_value(answer):
-                continue
-            if not _is_name(text) or fold(text) in fold(page.subject) or fold(answer) in fold(page.subject):
-                continue
-            others = [each for _, each in page.headings if each not in (text, answer)]
-            yield TaskCandidate(
-                "report",
-                "report/next-section",
-                (page.subject, text),
-                f"On the page “{page.subject}”, which section comes right after “{text}”? "
-                "Answer with its heading.",
-                AnswerEvaluator(exact=answer),
-                (page.url,),
-                answer=answer,
-                wrong=(*others[:_WRONG], text, page.subject, NOT_FOUND),
-                shows=(text, answer),
-            )
-            break
-
-
-# --- open a page -----------------------------------------------------------------------------------
-
-
-def open_pages(facts: SiteFacts) -> Iterator[TaskCandidate]:
-    """Yield requests to open a page that its content describes."""
-    done: set[str] = set()
-    for page in facts.shuffled(facts.pages, "open"):
-        urls = facts.site.alike(page.url)
-        if page.content in done or not _is_title(page.subject) or len(page.text) < 20:
-            continue
-        done.add(page.content)
-        evaluation = UrlEvaluator(regex=f"({'|'.join(map(re.escape, urls))})(#.*)?")
-        alone = facts.is_only(page)
-        sections = [
-            text
-            for level, text in page.headings
-            if level > 1 and facts.headings[fold(text)] == 1 and _is_heading(text)
-        ]
-        known = [
-            fact
-            for fact in page.facts
-            if fact.shape == "pair"
-            and facts.is_clear(fact)
-            and _is_value(fact.value)
-            and _is_attribute(fact.attribute)
-            and len(fact.value) > 3
-            and sum(fold(fact.value) == fold(v) for v in facts.columns["pair", fold(fact.attribute)]) == 1
-            and facts.site.folded_text.count(fold(fact.value)) == 1
-        ]
-        goals: list[tuple[str, tuple[str, ...], str, str]] = []
-        if sections:
-            text = facts.shuffled(sections, page.url)[0]
-            goals.append(("open/section", (text,), f"Open the page with the heading “{text}”.", text))
-        if known:
-            fact = facts.shuffled(known, page.url)[0]
-            goal = f"Open the page of the entry whose {_noun(fact.attribute)} is “{fact.value}”."
-            goals.append(("open/fact", (fact.attribute, fact.value), goal, fact.value))
-        if alone and not goals:
-            goals.append(("open/title", (page.subject,), f"Open the page “{page.subject}”.", page.subject))
-        for template, slots, goal, shown in goals[:1]:
-            yield TaskCandidate(
-                "open", template, slots, goal, evaluation, (page.url,), shows=(shown,), wrong=(NOT_FOUND,)
-            )
-
-
-# --- compare and sort ------------------------------------------------------------------------------
-
-
-def compare_items(facts: SiteFacts) -> Iterator[TaskCandidate]:
-    """Yield questions for the cheapest or most expensive item of a list."""
-    for page in facts.shuffled(facts.pages, "compare"):
-        items = [item for item in page.items if item.name in facts.prices]
-        others = [facts.site.pages[url].items for url in facts.subjects[fold(page.subject)]]
-        alone = len({frozenset(each) for each in others if each}) == 1
-        if len(items) < 3 or len(items) < len(page.items) or page.paginated or not alone:
-            continue
-        prices = {item.name: _amount(item.price) for item in items}
-        if len(prices) < len(items) or None in prices.values():
-            continue
-        for least in facts.shuffled([True, False], page.url):
-            best = (min if least else max)(prices, key=lambda name: prices[name] or Decimal())
-            if sum(amount == prices[best] for amount in prices.values()) != 1:
-                continue
-            word = "cheapest" if least else "most expensive"
-            yield TaskCandidate(
-                "compare",
-                f"compare/{'least' if least else 'most'}",
-                (page.subject, word),
-                f"Which of the items that the page “{page.subject}” lists is the {word}? "
-                "Answer with its name.",
-                AnswerEvaluator(exact=best),
-                (page.url,),
-                answer=best,
-                wrong=(*[name for name in prices if name != best][:_WRONG], page.subject, NOT_FOUND),
-                shows=(best,),
-            )
-            break
-
-
-def compare_rows(facts: SiteFacts) -> Iterator[TaskCandidate]:
-    """Yield questions for the row of a table with the highest or lowest number in a column."""
-    found = [(page, table) for page in facts.pages for table in page.tables]
-    for page, table in facts.shuffled(found, "rows"):
-        if not _is_name(table.name) or len(facts.tables[fold(table.name)]) != 1 or page.paginated:
-            continue
-        if table.key is None or not _is_attribute(table.columns[table.key]):
-            continue
-        keys = [row[table.key] for row in table.rows]
-        if len(keys) < 3 or not all(_is_value(key) for key in keys):
-            continue
-        numeric = [
-            (column, [_number(row[index]) for row in table.rows])
-            for index, column in enumerate(table.columns)
-            if _is_attribute(column) and all(_number(row[index]) is not None for row in table.rows)
-        ]
-        for column, numbers in facts.shuffled(numeric, page.url, table.name)[:1]:
-            top = max(numbers)
-            best = keys[numbers.index(top)]
-            texts = [row[table.columns.index(column)] for row in table.rows]
-            if numbers.count(top) != 1 or max(texts, key=_version) != texts[numbers.index(top)]:
-                continue  # 3.10 is a later version than 3.9, and a lower number
-            yield TaskCandidate(
-                "compare",
-                "compare/highest",
-                (table.name, column),
-                f"Which row of the table “{table.name}” has the highest number under “{column}”? "
-                f"Answer with its “{table.columns[table.key]}”.",
-                AnswerEvaluator(exact=best),
-                (page.url,),
-                answer=best,
-                wrong=(*[key for key in keys if key != best][:_WRONG], column, NOT_FOUND),
-                shows=(best,),
-            )
-
-
-def sort_tables(facts: SiteFacts) -> Iterator[TaskCandidate]:
-    """Yield requests to sort a table by a click on the head of a column, and to read its first row."""
-    found = [(page, table) for page in facts.pages for table in page.tables if any(table.sorters)]
-    for page, table in facts.shuffled(found, "sort"):
-        if "?" in page.url:
-            continue
-        for column, sorter in zip(table.columns, table.sorters, strict=True):
-            target = facts.site.landing(sorter)
-            if (
-                not target
-                or target == page.url
-                or not same_path(target, page.url)
-                or not _is_attribute(column)
-            ):
-                continue
-            after = next(
-                (t for t in facts.site.pages[target].tables if len(t.columns) == len(table.columns)), None
-            )
-            if after is None or after.rows[0] == table.rows[0]:
-                continue
-            yield from _sorted(facts, page, (table, after), column, target)
-
-
-def _sorted(
-    facts: SiteFacts, page: SitePage, tables: tuple[SiteTable, SiteTable], column: str, target: str
-) -> Iterator[TaskCandidate]:
-    before, after = tables
-    for index, read in enumerate(before.columns):
-        value, old = after.rows[0][index], before.rows[0][index]
-        if read == column or not _is_attribute(read) or not _is_value(value) or fold(value) == fold(old):
-            continue
-        others = [row[index] for row in (*before.rows, *after.rows[1:]) if fold(row[index]) != fold(value)]
-        yield TaskCandidate(
-            "sort",
-            "sort/table",
-            (page.url, column, read),
-            f"On the page “{page.subject}”, sort the table by a click on “{column}”. "
-            f"What does the first row then have under “{read}”?",
-            AnswerEvaluator(exact=value),
-            (page.url, target),
-            answer=value,
-            wrong=(*dict.fromkeys(others[:_WRONG]), column, NOT_FOUND),
-            shows=(value,),
-        )
-        return
-
-
-def filter_rows(facts: SiteFacts) -> Iterator[TaskCandidate]:
-    """Yield requests to follow a link that keeps the rows of a table with one value, and to read a row."""
-    for page in facts.shuffled(facts.pages, "rows of a filter"):
-        counts = Counter(fold(link.name) for link in page.links)
-        for link in facts.shuffled(page.links, "filter", page.url):
-            target = facts.site.landing(link.url)
-            single = counts[fold(link.name)] == 1 and _is_value(link.name) and same_path(target, page.url)
-            if not single or target == page.url or len(facts.site.alike(page.url)) > 1:
-                continue
-            candidate = _filtered(facts, page, link.name, facts.site.pages[target])
-            if candidate is not None:
-                yield candidate
-                break
-
-
-def _filtered(facts: SiteFacts, page: SitePage, name: str, after: SitePage) -> TaskCandidate | None:
-    tables = [
-        (one, other)
-        for one in page.tables
-        for other in after.tables
-        if one.columns == other.columns and other.rows and set(one.rows) != set(other.rows)
-    ]
-    if len(tables) != 1 or not _is_name(page.subject):
-        return None
-    before, shown = tables[0]
-    columns = [
-        column
-        for index, column in enumerate(shown.columns)
-        if {fold(row[index]) for row in shown.rows}
-        == {fold(name)}
-        != {fold(row[index]) for row in before.rows}
-    ]
-    if len(columns) != 1:
-        return None
-    for index, read in facts.shuffled(list(enumerate(shown.columns)), page.url, name):
-        value, old = shown.rows[0][index], before.rows[0][index]
-        if read in columns or not _is_attribute(read) or not _is_value(value) or fold(value) == fold(old):
-            continue
-        others = [row[index] for row in (*before.rows, *shown.rows[1:]) if fold(row[index]) != fold(value)]
-        return TaskCandidate(
-            "filter",
-            "filter/rows",
-            (page.url, name, read),
-            f"On the page “{page.subject}”, follow the link “{name}” to keep only the rows whose "
-            f"“{columns[0]}” is “{name}”. What does the first row then have under “{read}”?",
-            AnswerEvaluator(exact=value),
-            (page.url, after.url),
-            answer=value,
-            wrong=(*dict.fromkeys(others[:_WRONG]), name, NOT_FOUND),
-            shows=(value,),
-        )
-    return None
-
-
-# --- chains ----------------------------------------------------------------------------------------
-
-
-def chain_prices(facts: SiteFacts) -> Iterator[TaskCandidate]:
-    """Yield questions that need the prices of two items from different pages."""
-    shown: defaultdict[str, list[str]] = defaultdict(list)
-    items: dict[str, SiteItem] = {}
-    for page in facts.pages:
-        for item in page.items:
-            if item.name in facts.prices and _amount(item.price) is not None:
-                shown[item.name].append(page.url)
-                items[item.name] = item
-    names = facts.shuffled(sorted(items), "chain")
-    pairs = [(one, other) for turn in (1, 2, 3) for one, other in zip(names, names[turn:], strict=False)]
-    for number, (one, other) in enumerate(pairs):
-        a, b = _amount(items[one].price), _amount(items[other].price)
-        apart = [(p, q) for p in shown[one] for q in shown[other] if p != q and q not in shown[one]]
-        sign = _sign(items[one].price)
-        if a is None or b is None or not apart or a == b or sign != _sign(items[other].price):
-            continue
-        total, difference = f"{a + b:.2f}", f"{abs(a - b):.2f}"
-        dear, cheap = (one, other) if a > b else (other, one)
-        chosen = (
-            ("chain/sum", f"What do “{one}” and “{other}” cost together?", total),
-            ("chain/difference", f"How much more does “{dear}” cost than “{cheap}”?", difference),
-        )[number % 2]
-        wrong = [str(a), str(b), items[one].price, items[other].price, NOT_FOUND]
-        wrong.append(difference if chosen[2] == total else total)
-        yield TaskCandidate(
-            "chain",
-            chosen[0],
-            (one, other),
-            f"{chosen[1]} Answer with the amount in {sign}.",
-            answer_evaluator(f"{sign}{chosen[2]}"),
-            apart[0],
-            answer=f"{sign}{chosen[2]}",
-            wrong=tuple(each for each in wrong if each.lstrip(sign) != chosen[2]),
-            shows=(items[one].price, items[other].price),
-        )
-
-
-def chain_pages(facts: SiteFacts) -> Iterator[TaskCandidate]:
-    """Yield questions whose answer is on the page that a value of another page names."""
-    by_subject = {
-        subject: urls[0]
-        for subject, urls in facts.subjects.items()
-        if facts.is_only(facts.site.pages[urls[0]])
-    }
-    found = [(page, fact) for page in facts.pages for fact in page.facts if fact.shape in ("pair", "cell")]
-    for page, fact in facts.shuffled(found, "join"):
-        target = by_subject.get(fold(fact.value), "")
-        if not target or target == page.url or not facts.is_clear(fact) or not _is_attribute(fact.attribute):
-            continue
-        for last in facts.shuffled(facts.site.pages[target].facts, page.url):
-            named = last.shape == "pair" and _is_attribute(last.attribute) and _is_value(last.value)
-            if not named or not facts.is_clear(last) or not _is_name(fact.subject):
-                continue
-            yield TaskCandidate(
-                "chain",
-                "chain/join",
-                (fact.subject, fact.attribute, last.attribute),
-                f"Find the {_noun(fact.attribute)} of “{fact.subject}”. "
-                f"What is the {_noun(last.attribute)} of that {_noun(fact.attribute)}?",
-                answer_evaluator(last.value),
-                (page.url, target),
-                answer=last.value,
-                wrong=(*facts.others(last), fact.value),
-                shows=(fact.value, last.value),
-            )
-            break
-
-
-def chain_links(facts: SiteFacts) -> Iterator[TaskCandidate]:
-    """Yield questions for the first section of a page that a link of another page opens."""
-    for page in facts.shuffled(facts.pages, "links"):
-        if not _is_name(page.subject) or not facts.is_only(page):
-            continue
-        counts = Counter(fold(link.name) for link in page.links)
-        for link in facts.shuffled(page.links, "follow", page.url):
-            target = facts.site.landing(link.url)
-            if not target or target == page.url or counts[fold(link.name)] != 1 or not _is_name(link.name):
-                continue
-            if link.within:
-                continue  # the browser scrolls past the first section
-            after = facts.site.pages[target]
-            sections = [text for level, text in after.headings if level == 2]
-            if len(sections) < 2 or not _is_value(sections[0]) or facts.headings[fold(sections[0])] != 1:
-                continue
-            if not _is_heading(sections[0]) or fold(sections[0]) in fold(f"{after.subject} {link.name}"):
-                continue
-            yield TaskCandidate(
-                "chain",
-                "chain/link",
-                (page.subject, link.name),
-                f"On the page “{page.subject}”, follow the link “{link.name}”. "
-                "Which section comes first on the page that opens? Answer with its heading.",
-                AnswerEvaluator(exact=sections[0]),
-                (page.url, target),
-                answer=sections[0],
-                wrong=(*sections[1:_WRONG], after.subject, page.subject, NOT_FOUND),
-                shows=(sections[0],),
-            )
-            break
-
-
-# --- impossible ------------------------------------------------------------------------------------
-
-
-def impossible(facts: SiteFacts) -> Iterator[TaskCandidate]:
-    """Yield questions that no recorded page answers: of an invented subject, or of a missing attribute."""
-    pairs = [(page, fact) for page in facts.pages for fact in page.facts if fact.shape in ("pair", "price")]
-    pairs = [
-        (page, fact)
-        for page, fact in facts.shuffled(pairs, "impossible")
-        if _is_name(fact.subject) and _is_attribute(fact.attribute) and facts.is_clear(fact)
-        if 1 < len(fact.subject.split()) <= _INVENTED
-    ]
-    for (page, one), (_, other) in zip(pairs[::2], pairs[1::2], strict=False):
-        first, second = one.subject.split(), other.subject.split()
-        invented = " ".join([*first[:-1], second[-1]])
-        if len(first) != len(second) or not _is_name(invented) or fold(invented) in facts.site.folded_text:
-            continue
-        if re.search(r"[^\w\s,.'\u2019&-]", invented):
-            continue  # half of a bracket or of a quotation
-        template, goal = _goal_of(page, SiteFact(invented, one.attribute, "", one.shape), len(invented) % 2)
-        yield TaskCandidate(
-            "impossible",
-            f"impossible/{template.partition('/')[2]}",
-            (invented, one.attribute),
-            f"{goal} {_NOT_SAID}",
-            AnswerEvaluator(exact=NOT_FOUND),
-            (page.url,),
-            answer=NOT_FOUND,
-            wrong=tuple(dict.fromkeys((one.value, other.value, invented))),
-        )
-
-
-# --- numbers ---------------------------------------------------------------------------------------
-
-
-def _amount(price: str) -> Decimal | None:
-    match = PRICE.fullmatch(price.strip())
-    if match is None:
-        return None
-    if match["number"]:
-        return Decimal(match["number"].replace(",", ""))
-    return Decimal(match["after"].replace(".", "").replace(",", "."))
-
-
-def _sign(price: str) -> str:
-    match = PRICE.fullmatch(price.strip())
-    return (match["before"] or "€") if match else ""
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", text)))
-
-
-def _number(text: str) -> Decimal | None:
-    try:
-        number = Decimal(text.replace(",", "").strip())
-    except InvalidOperation:
-        return None
-    return number if number.is_finite() else None
-
-
-FAMILIES: Mapping[str, tuple[Callable[[SiteFacts], Iterator[TaskCandidate]], ...]] = {
-    "report": (report_values, report_sections),
-    "open": (open_pages,),
-    "compare": (compare_items, compare_rows),
-    "sort": (sort_tables,),
-    "filter": (filter_rows,),
-    "chain": (chain_prices, chain_pages, chain_links),
-    "impossible": (impossible,),
-}
-"""Generators of each family, beside the forms (`benchmarks/forms.py`)."""

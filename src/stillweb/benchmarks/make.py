@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from PIL import Image
 
 from stillweb import clock
-from stillweb.benchmarks.candidates import FAMILIES, SiteFacts, TaskCandidate
+from stillweb.benchmarks.candidates import SiteFacts, TaskCandidate
 from stillweb.benchmarks.forms import (
     change_and_verify,
     choose_options,
@@ -32,6 +32,7 @@ from stillweb.benchmarks.forms import (
 from stillweb.benchmarks.games import game_plans
 from stillweb.benchmarks.plan import TaskPlan, TaskPlanner
 from stillweb.benchmarks.proof import ProofOptions, ProofResult, TaskProver
+from stillweb.benchmarks.reading import FAMILIES
 from stillweb.benchmarks.site import SiteMap, read_site, split_pages
 from stillweb.browser.launch import launch
 from stillweb.browser.profile import LEVEL
