@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Page
 
     from stillweb.env.env import Env
-    from stillweb.testing.plugin import Choice
-    from stillweb.testing.replayed import Replayed, Servers
+    from stillweb.testing.replayed import Choice, Replayed, Servers
 
 
 @pytest_asyncio.fixture

@@ -8,7 +8,6 @@ whole test run. Each test has its own session, context and browser, so tests do 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page, Playwright
 
     from stillweb.testing.background import BlockingEnv
-    from stillweb.testing.replayed import Replayed, Servers
+    from stillweb.testing.replayed import Choice, Replayed, Servers
 
 _INI = {
     "stillweb_collections": ("folder of the collections", "collections"),
@@ -28,19 +27,6 @@ _INI = {
     "stillweb_proxy": ("control URL of a running replay server", ""),
 }
 _MARKER = "stillweb(collection=None, level=None, seed=None): settings of a test's stillweb fixtures"
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Settings of a test, from its marker and the ini file.
-
-    Attributes:
-        seed: None for the recording's seed.
-    """
-
-    collection: str
-    level: str
-    seed: int | None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def stillweb_choice(request: pytest.FixtureRequest) -> Choice:
     """Return the settings of this test."""
+    from stillweb.testing.replayed import Choice
+
     marked: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers("stillweb"))):  # the nearest marker is last
         if unknown := set(marker.kwargs) - {"collection", "level", "seed"} or marker.args:

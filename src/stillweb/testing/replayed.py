@@ -15,6 +15,19 @@ from stillweb.testing.background import Background
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """Settings of a test, from its marker and the ini file.
+
+    Attributes:
+        seed: None for the recording's seed.
+    """
+
+    collection: str
+    level: str
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Replayed:
     """A replayed collection and this test's session on it.
 

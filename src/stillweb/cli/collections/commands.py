@@ -16,6 +16,7 @@ import click
 
 from stillweb.cli import CommandGroup
 from stillweb.cli.collections.redactions import print_redactions
+from stillweb.cli.collections.rules import print_volatile
 from stillweb.cli.console import echo, print_json, print_table, progress
 from stillweb.cli.options import FILE, collections_option, json_option
 from stillweb.collections.amends import read_amends
@@ -194,8 +195,6 @@ def show(name: str, url: str | None, as_json: bool, root: Path, *, body: bool, *
         _print_url(collection, url, body=body, as_json=as_json)
         return
     if listed["volatile"]:
-        from stillweb.cli.collections.learn import print_volatile
-
         print_volatile(collection, as_json=as_json)
         return
     if listed["show_captures"]:

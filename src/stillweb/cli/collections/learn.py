@@ -1,23 +1,19 @@
-"""`stillweb collections learn`, and the table of `collections show --volatile`."""
+"""`stillweb collections learn`: volatile parts of requests, from one recording or two."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
-from stillweb.cli.console import echo, print_json, print_table
+from stillweb.cli.collections.rules import print_rejected, print_rules
+from stillweb.cli.console import echo, print_json
 from stillweb.cli.options import collections_option, json_option
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import Learned, learn_within, merge, read_rules, write_rules
 from stillweb.collections.learn.rules import learn as learn_rules
 from stillweb.errors import UsageError
-from stillweb.matching.rules import Rule
-
-_COLUMNS = ("where", "name", "host", "path", "method", "shape", "origin", "evidence")
-_SHOWN = 20
 
 
 @click.command("learn")
@@ -53,27 +49,10 @@ def learn(name: str, other: str | None, dry_run: bool, as_json: bool, root: Path
     if as_json:
         print_json({"name": name, "with": other, "written": written, **asdict(found)})
         return
-    print_table(_COLUMNS, map(_row, found.rules), title=_summary(name, other, found))
+    print_rules(found.rules, _summary(name, other, found))
     _print_notes(found, name, written=written)
     if other and collection.manifest().seed == Collection.open(root, other).manifest().seed:
         echo("both recordings have the same --seed: random values did not differ", err=True)
-
-
-def print_volatile(collection: Collection, *, as_json: bool) -> None:
-    """Print the rules that apply to a collection, stillweb's own last."""
-    rules = read_rules(collection)
-    if as_json:
-        print_json([asdict(rule) for rule in rules.volatile])
-        return
-    print_table(_COLUMNS, map(_row, rules.volatile), title=f"{collection.name}: volatile parts")
-    if rules.declared_polls:
-        rows = ([poll.host, poll.path, poll.query] for poll in rules.declared_polls)
-        print_table(["host", "path", "query"], rows, title="polls")
-
-
-def _row(rule: Rule) -> list[Any]:
-    members = asdict(rule)
-    return [members[column] or ("(bare)" if column == "name" else "") for column in _COLUMNS]
 
 
 def _summary(name: str, other: str | None, found: Learned) -> str:
@@ -88,12 +67,7 @@ def _summary(name: str, other: str | None, found: Learned) -> str:
 
 
 def _print_notes(found: Learned, name: str, *, written: bool) -> None:
-    for each in found.rejected[:_SHOWN]:
-        place = f"{each.where} {each.name or '(bare)'} of {each.host}{each.path}"
-        echo(f"not learned: {place}: {each.why}", err=True)
-    if len(found.rejected) > _SHOWN:
-        more = len(found.rejected) - _SHOWN
-        echo(f"and {more} more: --json lists all of them", err=True)
+    print_rejected(found)
     if found.response_headers:
         fields = ", ".join(f"{field} {count}" for field, count in found.response_headers)
         echo(f"volatile response fields (no key depends on them): {fields}", err=True)

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from stillweb.certs import CertAuthority
 from stillweb.cli import CommandGroup
 from stillweb.cli.collections.redactions import redacted_in_words
+from stillweb.cli.collections.rules import print_rejected
 from stillweb.cli.console import Sectioned, echo, print_json, progress, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, option_names, options_from
 from stillweb.cli.record.explore import (
@@ -218,8 +219,6 @@ async def _run(crawl: BrowsertrixCrawl, bar: CrawlProgress) -> CrawlReport:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SHOWN = 10
-
 
 def twice_options(command: F) -> F:
     keep = click.option("--keep-second", is_flag=True, help="Keep the second recording as NAME@twice.")
@@ -247,9 +246,7 @@ def print_twice(name: str, twice: TwiceReport) -> None:
     echo(f"{name}: {len(learned.rules)} rules learned from {twice.pages} pages recorded twice")
     for rule in learned.rules:
         echo(f"  {rule.where} {rule.name or '(bare)'} of {rule.host}{rule.path}: {rule.shape}")
-    for each in learned.rejected[:_SHOWN]:
-        place = f"{each.where} {each.name or '(bare)'} of {each.host}{each.path}"
-        echo(f"not learned: {place}: {each.why}", err=True)
+    print_rejected(learned)
     for url, why in twice.failed.items():
         echo(f"not recorded again: {url}: {why}", err=True)
     if twice.kept:
