@@ -23,9 +23,10 @@ from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.explore import resume
 from stillweb.record.explore.frontier import ExploreFrontier, FrontierState
 from stillweb.record.explore.journal import RECORDED, WAITING, RecordedActions
+from stillweb.record.explore.options import WalkOptions
 from stillweb.record.explore.plan import AvoidRules, make_plan, other_fills
 from stillweb.record.explore.values import Values, read_values
-from stillweb.record.explore.walks import WalkOptions, choose
+from stillweb.record.explore.walks import choose
 from stillweb.record.htmlforms import HtmlForm, Input, LinkCandidate, form_requests
 from stillweb.record.options import ScopeKind
 

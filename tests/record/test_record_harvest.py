@@ -40,9 +40,9 @@ from stillweb.model import Exchange, Page, Request, Response, header
 from stillweb.record.amend.amend import AmendOptions
 from stillweb.record.crawl.crawl import crawl
 from stillweb.record.crawl.scope import Scope
-from stillweb.record.explore.options import ExploreOptions
+from stillweb.record.explore.options import ExploreOptions, WalkOptions
 from stillweb.record.explore.plan import AvoidRules
-from stillweb.record.explore.walks import WalkOptions, record_walks
+from stillweb.record.explore.walks import record_walks
 from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import PageFetcher, recorded_posts, recorded_requests
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier

@@ -38,8 +38,8 @@ from stillweb.record.amend.amend import AmendOptions, amend
 from stillweb.record.amend.plan import by_visit
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.explore import explore
-from stillweb.record.explore.options import ExploreOptions
-from stillweb.record.explore.walks import WalkOptions, WalkReport, record_walks
+from stillweb.record.explore.options import ExploreOptions, WalkOptions, WalkReport
+from stillweb.record.explore.walks import record_walks
 from stillweb.record.forms.run import FormsOptions, record_forms
 from stillweb.record.forms.wanted import OwnText
 from stillweb.record.harvest.harvest import harvest

@@ -16,7 +16,6 @@ from pathlib import Path
 from stillweb.browser.input.controls import PageState
 from stillweb.browser.input.walker import Act, Walker
 from stillweb.browser.launch import launch
-from stillweb.browser.profile import Pinning, Profile
 from stillweb.certs import CertAuthority
 from stillweb.clock import monotonic
 from stillweb.collections.graph import note_reset
@@ -42,10 +41,15 @@ from stillweb.record.explore.journal import (
     RequestList,
 )
 from stillweb.record.explore.links import add_candidates, open_links
-from stillweb.record.explore.options import ExplorationContext, ExploreEvent, ExploreOptions, ExploreReport
+from stillweb.record.explore.options import (
+    ExplorationContext,
+    ExploreEvent,
+    ExploreOptions,
+    ExploreReport,
+    logged_in,
+)
 from stillweb.record.explore.plan import ActionPlan, Link, OfferedAction, make_plan, other_fills
 from stillweb.record.harvest.fetch import PageFetcher
-from stillweb.record.login.run import log_in_separately
 from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.recording import begin_addition, pinning_of, repair_archive
 from stillweb.record.tokens import CsrfTokens
@@ -463,7 +467,7 @@ async def _explore(
     for page in collection.page_list():
         known.add_page(page.url)
     manifest = begin_addition(collection)
-    options = await _logged_in(ca, options, pinning_of(manifest), urls[0])
+    options = await logged_in(ca, options, pinning_of(manifest), urls[0])
     started = monotonic()
     with CollectionWriter(collection) as writer, path.open("a", encoding="utf-8") as lines:
         async with (
@@ -482,18 +486,6 @@ async def _explore(
     learn_transports(collection)
     report.summary = reach.summary()
     return report
-
-
-async def _logged_in(
-    ca: CertAuthority, options: ExploreOptions, pinning: tuple[Profile, Pinning], url: str
-) -> ExploreOptions:
-    """Return the options with the storage state of the login."""
-    if options.login is None:
-        return options
-    session = await log_in_separately(
-        ca, options.login, pinning, url, options.record, executable=options.browser
-    )
-    return replace(options, storage_state=session.state, record=options.record.knowing(session.secrets))
 
 
 def _end_line(path: Path) -> None:

@@ -1,21 +1,23 @@
-"""Options, progress and report of an exploration, and its browser contexts."""
+"""Options, progress and reports of explorations and walks, and their browser contexts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from playwright.async_api import Browser
 
 from stillweb.browser.input.walker import Walker, walking
 from stillweb.browser.profile import Pinning, Profile
+from stillweb.certs import CertAuthority
 from stillweb.options import Option
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import FormValues, Values
+from stillweb.record.login.run import log_in_separately
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 from stillweb.record.reset import SiteReset
@@ -133,3 +135,59 @@ class ExplorationContext:
             accept=self.options.accept,
             storage_state=self.options.storage_state,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class WalkOptions:
+    """How walks are recorded.
+
+    Attributes:
+        seconds: time limit.
+        jobs: walks at a time.
+        seed: seed of the choices.
+        mutations: whether forms are sent by POST.
+    """
+
+    seconds: float
+    jobs: int = 3
+    seed: int = 0
+    mutations: bool = True
+    values: Values = field(default_factory=Values)
+    avoid: AvoidRules = field(default_factory=AvoidRules.of)
+    login: Login | None = None
+    storage_state: Mapping[str, Any] | None = None
+    browser: Path | None = None
+    record: RecordOptions = field(default_factory=RecordOptions)
+
+
+@dataclass(slots=True)
+class WalkReport:
+    """Totals of walks: their number, steps, and captures that were added."""
+
+    walks: int = 0
+    steps: int = 0
+    exchanges: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+T = TypeVar("T", ExploreOptions, WalkOptions)
+
+
+async def logged_in(ca: CertAuthority, options: T, pinned: tuple[Profile, Pinning], start: str) -> T:
+    """Return the options with the storage state of their login.
+
+    Args:
+        ca: signs certificates for the sites.
+        options: of the recording.
+        pinned: profile and pinning of the recording.
+        start: page to check a storage state with, if its indicator names none.
+
+    Raises:
+        RecordError: if the login fails.
+    """
+    if options.login is None:
+        return options
+    session = await log_in_separately(
+        ca, options.login, pinned, start, options.record, executable=options.browser
+    )
+    return replace(options, storage_state=session.state, record=options.record.knowing(session.secrets))

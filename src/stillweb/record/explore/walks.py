@@ -11,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from playwright.async_api import Browser
@@ -34,11 +32,8 @@ from stillweb.model import MUTATIONS
 from stillweb.record.amend.plan import SealedIndex
 from stillweb.record.amend.writer import NewOnlyWriter
 from stillweb.record.crawl.scope import Scope
-from stillweb.record.explore.plan import AvoidRules
+from stillweb.record.explore.options import WalkOptions, WalkReport, logged_in
 from stillweb.record.explore.values import Values
-from stillweb.record.login.run import log_in_separately
-from stillweb.record.login.steps import Login
-from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.running import RecordingProxy
 from stillweb.record.recording import begin_addition, pinning_of
@@ -54,39 +49,6 @@ _ENTER = 0.5  # share of filled fields that Enter is pressed in
 _WORD = re.compile(r"[^\W_]{3,}")
 _TEXT = frozenset(("textbox", "searchbox", "combobox", "spinbutton"))
 _NO_TEXT = frozenset(("submit", "button", "reset", "image", "file", "checkbox", "radio"))
-
-
-@dataclass(frozen=True, slots=True)
-class WalkOptions:
-    """How walks are recorded.
-
-    Attributes:
-        seconds: time limit.
-        jobs: walks at a time.
-        seed: seed of the choices.
-        mutations: whether forms are sent by POST.
-    """
-
-    seconds: float
-    jobs: int = 3
-    seed: int = 0
-    mutations: bool = True
-    values: Values = field(default_factory=Values)
-    avoid: AvoidRules = field(default_factory=AvoidRules.of)
-    login: Login | None = None
-    storage_state: Mapping[str, Any] | None = None
-    browser: Path | None = None
-    record: RecordOptions = field(default_factory=RecordOptions)
-
-
-@dataclass(slots=True)
-class WalkReport:
-    """Totals of walks: their number, steps, and captures that were added."""
-
-    walks: int = 0
-    steps: int = 0
-    exchanges: int = 0
-    faults: list[str] = field(default_factory=list)
 
 
 OnStep = Callable[[WalkReport], None]
@@ -109,7 +71,7 @@ async def record_walks(
     with locked(collection):
         manifest = begin_addition(collection)
         pinned = pinning_of(manifest)
-        options = await _logged_in(ca, options, pinned, starts[0])
+        options = await logged_in(ca, options, pinned, starts[0])
         seal(collection)
         rules = read_rules(collection)
         run = _Walks(scope, starts, options, on_step)
@@ -126,18 +88,6 @@ async def record_walks(
         run.tokens.write_rules(collection)
         learn_transports(collection)
     return run.report
-
-
-async def _logged_in(
-    ca: CertAuthority, options: WalkOptions, pinned: tuple[Profile, Pinning], start: str
-) -> WalkOptions:
-    """Return the options with the storage state of the login."""
-    if options.login is None:
-        return options
-    login = await log_in_separately(
-        ca, options.login, pinned, start, options.record, executable=options.browser
-    )
-    return replace(options, storage_state=login.state, record=options.record.knowing(login.secrets))
 
 
 class _Walks:
