@@ -12,14 +12,11 @@ import click
 
 from stillweb import __version__
 from stillweb.cli.console import Sectioned, echo, print_json, print_table, until_signal
-from stillweb.cli.episodes.shared import RolloutProgress, agent_options, replayed_tasks
+from stillweb.cli.episodes.shared import RolloutProgress, playing_options, replayed_tasks
 from stillweb.cli.options import (
     EXISTING_FILE,
     FILE,
     FOLDER,
-    certs_option,
-    collections_option,
-    json_option,
     options_from,
     sites_option,
 )
@@ -110,7 +107,7 @@ def _listed(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]
 @click.command(cls=Sectioned, sections=SECTIONS)
 @click.option("--tasks", "file", required=True, type=EXISTING_FILE,
               help="Task file: WARC-Bench, WebArena or stillweb's own.")  # fmt: skip
-@agent_options
+@playing_options
 @click.option("--output", required=True, type=FOLDER,
               help="Folder for results and trajectories.")  # fmt: skip
 @click.option("--task-ids", default="", callback=_listed, metavar="ID,...",
@@ -124,14 +121,6 @@ def _listed(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]
 @click.option("--resume", is_flag=True, help="Continue in the folder: play the episodes without a result.")
 @click.option("--only-failed", is_flag=True,
               help="Repeat episodes without a reward; with --resume also missing ones.")  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the agent.")
-@click.option("--success", type=float, default=1.0, show_default=True,
-              help="Minimum reward of a successful episode.")  # fmt: skip
-@click.option("--proxy", default="", metavar="URL",
-              help="Control URL of a replay server.  [default: starts one]")  # fmt: skip
-@collections_option
-@certs_option
-@json_option
 @click.pass_context
 def rollout(
     ctx: click.Context, /, file: Path, agent: str, output: Path, options: BatchOptions, **given: Any

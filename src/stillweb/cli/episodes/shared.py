@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 import click
 
 from stillweb.cli.console import progress, stderr
+from stillweb.cli.options import certs_option, collections_option, json_option, optional_proxy_option
 from stillweb.cli.replay.shared import replayed_together
 from stillweb.collections.layout import Collection
 from stillweb.env import Task
@@ -21,8 +22,8 @@ from stillweb.trainers.batch.runner import BatchState
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def agent_options(command: F) -> F:
-    """Add `--agent`, and `--agent-option` as `agent_options`."""
+def playing_options(command: F) -> F:
+    """Add the agent, its seed, the reward of a success, and the replay server, as `given`."""
     agent = click.option(
         "--agent",
         required=True,
@@ -38,7 +39,18 @@ def agent_options(command: F) -> F:
         callback=_parsed_pairs,
         help="Option of the agent (docs/how-to/rollout.md). Repeatable.",
     )
-    return agent(options(command))
+    seed = click.option("--seed", type=int, default=0, show_default=True, help="Seed of the agent.")
+    success = click.option(
+        "--success",
+        type=float,
+        default=1.0,
+        show_default=True,
+        help="Minimum reward of a successful episode.",
+    )
+    server = (json_option, certs_option, collections_option, optional_proxy_option)
+    for decorator in (*server, success, seed, options, agent):
+        command = decorator(command)
+    return command
 
 
 def _parsed_pairs(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:

@@ -12,14 +12,11 @@ import click
 
 from stillweb import __version__
 from stillweb.cli.console import Sectioned, echo, print_json, print_table, until_signal
-from stillweb.cli.episodes.shared import RolloutProgress, agent_options, replayed_tasks
+from stillweb.cli.episodes.shared import RolloutProgress, playing_options, replayed_tasks
 from stillweb.cli.options import (
     EXISTING,
     FILE,
     FOLDER,
-    certs_option,
-    collections_option,
-    json_option,
     options_from,
 )
 from stillweb.env import Trajectory
@@ -41,7 +38,7 @@ _CHOSEN = ("max_concurrent", "retry", "max_steps", "browsers", "perturb", "pertu
 
 @click.command(cls=Sectioned, sections=SECTIONS)
 @click.argument("episode", type=EXISTING)
-@agent_options
+@playing_options
 @click.option("--output", required=True, type=FOLDER,
               help="Folder for the forks and their result, why.json.")  # fmt: skip
 @click.option("-k", "--forks", type=click.IntRange(1), default=8, show_default=True,
@@ -51,14 +48,7 @@ _CHOSEN = ("max_concurrent", "retry", "max_steps", "browsers", "perturb", "pertu
 @click.option("--resume", is_flag=True, help="Continue in the folder: play the missing forks.")
 @click.option("--html", type=FILE,
               help="Write an HTML page with a chart of the success by step.")  # fmt: skip
-@click.option("--success", type=float, default=1.0, show_default=True, help="Minimum reward of a success.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the agent.")
 @options_from(BatchOptions, only=_CHOSEN)
-@click.option("--proxy", default="", metavar="URL",
-              help="Control URL of a replay server.  [default: starts one]")  # fmt: skip
-@collections_option
-@certs_option
-@json_option
 def why(episode: Path, output: Path, options: BatchOptions, html: Path | None, **given: Any) -> None:
     """Find the step that lost an episode: fork it at each step, and let an agent play on.
 

@@ -17,8 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Browser
-
 from stillweb import clock
 from stillweb.browser.profile import Level
 from stillweb.collections.layout import Collection
@@ -115,7 +113,6 @@ async def diff_traces(
     collection: Collection,
     *,
     level: Level = Level.CLOCK,
-    browser: Browser | None = None,
     derived: bool = False,
     on_trace: Callable[[TraceDiff], None] = lambda trace: None,
 ) -> tuple[TraceDiff, ...]:
@@ -125,7 +122,6 @@ async def diff_traces(
         proxy: URL of a replay server that serves the collection.
         collection: the collection with the traces.
         level: determinism level.
-        browser: browser to use; None starts one.
         derived: whether derived answers are allowed.
         on_trace: called with each compared trace.
 
@@ -138,12 +134,7 @@ async def diff_traces(
         observe = (reference.forms if reference else ()) or _DEFAULT_FORMS
         try:
             async with Env(
-                proxy,
-                collection.name,
-                level=level,
-                observe=observe,
-                browser=browser,
-                derived=derived or None,
+                proxy, collection.name, level=level, observe=observe, derived=derived or None
             ) as env:
                 run = await run_trace(env, trace, keep=True)
             result = await asyncio.to_thread(compare_runs, collection.name, reference, run)

@@ -59,7 +59,6 @@ Each begins with another word, and words begin with different letters, so that a
 def sentinels(
     kinds: Sequence[tuple[Kind, int]],
     known: Collection[str],
-    seed: int = 0,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[str, ...]]:
     """Yield sets of values, one value for each field.
@@ -67,10 +66,9 @@ def sentinels(
     Args:
         kinds: kind of each field, and its longest value in characters; 0 for no limit.
         known: words that occur in the collection, in lower case.
-        seed: of the words.
         check: called for each field; it raises to end the search for words.
     """
-    rng = clock.seeded("sentinels", seed)
+    rng = clock.seeded("sentinels", 0)
     joined = "\n".join(known)  # one search is faster than one for each word
     taken: set[str] = set()
     words = []
