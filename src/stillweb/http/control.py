@@ -33,7 +33,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import parse_qs
 
 from pydantic import TypeAdapter, ValidationError
@@ -404,6 +404,8 @@ class ControlBackend(Protocol):
         raise UsageError("this back-end has no packs to reload")
 
 
+T = TypeVar("T")
+
 Verbs = Mapping[str, Callable[[], Awaitable[ControlResponse]]]
 
 _COLLECTION = re.compile(r"/collections/([a-z0-9][a-z0-9._-]*)/reload")
@@ -418,6 +420,8 @@ async def answer(backend: ControlBackend, request: RequestReceived) -> ControlRe
         return error_response(HTTPStatus.FORBIDDEN, *refused)
     try:
         reply = await _route(backend, request)
+    except _MalformedBody as error:
+        return error_response(HTTPStatus.BAD_REQUEST, str(error))
     except StillwebError as error:
         status = next(status for kind, status in STATUS if isinstance(error, kind))
         return error_response(status, str(error), error.hint)
@@ -555,47 +559,42 @@ async def _conclude(backend: ControlBackend, session_id: str, raw_body: bytes) -
 
 
 async def _navigation(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:
-    try:
-        request = _NAVIGATION_REQUEST.validate_json(raw_body, strict=True)
-    except ValidationError:
-        return error_response(HTTPStatus.BAD_REQUEST, 'the body must be {"cancel": true}')
+    request = _parsed(_NAVIGATION_REQUEST, raw_body, '{"cancel": true}')
     await backend.cancel_navigations(session_id, request["cancel"])
     return ControlResponse(HTTPStatus.NO_CONTENT)
 
 
 async def _unrecorded(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:
-    try:
-        allowed = _UNRECORDED_REQUEST.validate_json(raw_body, strict=True)
-    except ValidationError:
-        message = 'the body must be {"derived": true, "on_write": "miss" or "accept"}'
-        return error_response(HTTPStatus.BAD_REQUEST, message)
+    allowed = _parsed(_UNRECORDED_REQUEST, raw_body, '{"derived": true, "on_write": "miss" or "accept"}')
     await backend.answer_unrecorded(session_id, allowed)
     return ControlResponse(HTTPStatus.NO_CONTENT)
 
 
 async def _clock(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:
-    try:
-        request = _CLOCK_REQUEST.validate_json(raw_body, strict=True)
-    except ValidationError:
-        return error_response(HTTPStatus.BAD_REQUEST, 'the body must be {"now": MS}')
+    request = _parsed(_CLOCK_REQUEST, raw_body, '{"now": MS}')
     return await _ok(backend.report_clock(session_id, request["now"]))
 
 
 async def _date(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:
-    try:
-        request = _DATE_REQUEST.validate_json(raw_body, strict=True)
-    except ValidationError:
-        return error_response(HTTPStatus.BAD_REQUEST, 'the body must be {"date": MS}')
+    request = _parsed(_DATE_REQUEST, raw_body, '{"date": MS}')
     await backend.report_date(session_id, request["date"])
     return ControlResponse(HTTPStatus.NO_CONTENT)
 
 
 async def _lookup(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:
-    try:
-        request = _LOOKUP_REQUEST.validate_json(raw_body, strict=True)
-    except ValidationError:
-        return error_response(HTTPStatus.BAD_REQUEST, 'the body must be {"urls": ["https://..."]}')
+    request = _parsed(_LOOKUP_REQUEST, raw_body, '{"urls": ["https://..."]}')
     return ControlResponse(HTTPStatus.OK, {"recorded": await backend.lookup(session_id, request["urls"])})
+
+
+class _MalformedBody(Exception):
+    """A request whose body is not what its path takes; the message says what that is."""
+
+
+def _parsed(schema: TypeAdapter[T], raw_body: bytes, example: str) -> T:
+    try:
+        return schema.validate_json(raw_body, strict=True)
+    except ValidationError:
+        raise _MalformedBody(f"the body must be {example}") from None
 
 
 async def _ok(value: Awaitable[Any]) -> ControlResponse:
@@ -631,11 +630,7 @@ async def _sessions(backend: ControlBackend, query: str) -> ControlResponse:
 
 
 async def _open(backend: ControlBackend, raw_body: bytes) -> ControlResponse:
-    try:
-        request = _SESSION_REQUEST.validate_json(raw_body or b"{}", strict=True)
-    except ValidationError:
-        message = 'the body must be JSON such as {"collection": "shop"}'
-        return error_response(HTTPStatus.BAD_REQUEST, message)
+    request = _parsed(_SESSION_REQUEST, raw_body or b"{}", 'JSON such as {"collection": "shop"}')
     opened = await backend.open_session(request.get("collection"), request.get("port"))
     return ControlResponse(HTTPStatus.CREATED, opened)
 
