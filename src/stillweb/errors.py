@@ -249,11 +249,13 @@ def _print_uncaught(kind: type[BaseException], error: BaseException, trace: Trac
     if not isinstance(error, StillwebError) or os.environ.get(TRACEBACK_VARIABLE):
         sys.__excepthook__(kind, error, trace)
         return
+    from stillweb.text import printable  # most programs catch their errors
+
     ours = str(Path(__file__).parent)
     calls = [frame for frame in traceback.extract_tb(trace) if not _is_library(frame.filename, ours)]
     place = f"{calls[-1].filename}:{calls[-1].lineno}: " if calls else ""
     lines = [f"{place}{kind.__name__}: {error}", *(f"  {note}" for note in getattr(error, "__notes__", ()))]
-    sys.stderr.write("\n".join([*lines, ""]))
+    sys.stderr.write(printable("\n".join([*lines, ""])))
 
 
 def _is_library(filename: str, ours: str) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from stillweb.http.messages import request_block, response_block
 from stillweb.matching.keys import request_key
 from stillweb.matching.redaction import Placeholders, SecretFields, spellings
-from stillweb.model import Exchange, Request, Response
+from stillweb.model import Exchange, Request, Response, header
 from stillweb.record.redaction.find import FoundSecret, Names
 from stillweb.record.redaction.redactor import Secrets
 
@@ -44,6 +44,13 @@ def graphql(secret: str) -> str:
     [
         ("application/json", graphql),
         ("application/graphql", 'mutation {{ login(password: "{}") {{ id }} }}'.format),
+        ("application/graphql", 'mutation {{ login(password: # of ada\n "{}") {{ id }} }}'.format),
+        (
+            "application/json",
+            '{{"query": "mutation {{ login(password # of ada\\n: \\n\\"{}\\") {{ id }} }}"}}'.format,
+        ),
+        ("application/json", '{{"fields": [{{"name": "password", "value": "{}"}}]}}'.format),
+        ("application/json", '{{"fields": [{{"Value": "{}", "Key": "password"}}]}}'.format),
         ("application/soap+xml", SOAP.format),
         ("text/xml; charset=utf-8", "<login><password>{}</password></login>".format),
     ],
@@ -202,3 +209,39 @@ def test_a_known_secret_is_replaced_in_hex_and_base64(before: bytes, encode) -> 
 def test_short_secrets_have_no_codings() -> None:
     placeholder = Placeholders(KEY).of("abc12")
     assert b"abc12".hex().encode() not in spellings("abc12", placeholder)
+
+
+@pytest.mark.parametrize(
+    "spell",
+    [
+        lambda secret: "".join(f"\\x{byte:02x}" for byte in secret.encode()).encode(),
+        lambda secret: "".join(f"\\u{byte:04X}" for byte in secret.encode()).encode(),
+        lambda secret: "".join(f"&#{byte};" for byte in secret.encode()).encode(),
+        lambda secret: "".join(f"&#x{byte:X};" for byte in secret.encode()).encode(),
+        lambda secret: "".join(f"%{byte:02X}" for byte in secret.encode()).encode(),
+        lambda secret: secret.encode("utf-16-le"),
+        lambda secret: secret.encode("utf-16-be"),
+    ],
+)
+def test_a_known_secret_is_replaced_in_escapes_and_utf_16(spell) -> None:
+    request = Request("GET", URL, (("Authorization", f"Bearer {SECRET}"),), b"")
+    body = b"<p>" + spell(SECRET) + b"</p>"
+    made, text = redacted(request, Response(200, "OK", (("Content-Type", "text/html"),), body))
+    assert spell(SECRET) not in text
+    placeholder = header(made.request.headers, "authorization").removeprefix("Bearer ")
+    assert spell(placeholder) in text
+
+
+@pytest.mark.parametrize(
+    "body", ['[{"name": "csrfToken", "value": "%s"}]', '[{"value": "%s", "id": "csrfToken"}]']
+)
+def test_a_token_in_a_list_of_fields_is_learned(body: str) -> None:
+    answer = Response(200, "OK", (("Content-Type", "application/json"),), (body % SECRET).encode())
+    _, text = redacted(Request("GET", URL, (), b""), answer)
+    assert SECRET.encode() not in text
+
+
+def test_an_entry_that_names_no_secret_stays() -> None:
+    body = json.dumps({"fields": [{"name": "page", "value": SECRET}]})
+    made, _ = redacted(posted("application/json", body))
+    assert made.request.raw_body == body.encode()

@@ -5,14 +5,20 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-from hostile_archives import ESCAPES
+from hostile_archives import ESCAPES, SITE, pair, records, warc
 
 from stillweb.cli import console
 from stillweb.cli.console import LogFormatter, echo, print_json, print_table, stderr
+from stillweb.collections.importers.importer import import_files
 from stillweb.errors import CollectionError
-from stillweb.replay.server.runtime import configure
+from stillweb.replay.server.runtime import configure_logging
 from stillweb.text import printable
 
 CONTROLS = "".join(map(chr, (*range(0x20), *range(0x7F, 0xA0)))).replace("\t", "").replace("\n", "")
@@ -60,7 +66,7 @@ def test_logs(form: str) -> None:
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     try:
-        configure(form, "info", stream=stream)
+        configure_logging(form, "info", stream=stream)
         logging.getLogger("x").warning("miss of %s", ESCAPES, extra={"url": ESCAPES})
         handler = logging.StreamHandler(stream)
         handler.setFormatter(LogFormatter("%(message)s"))
@@ -71,3 +77,28 @@ def test_logs(form: str) -> None:
         root.setLevel(level)
     assert stream.getvalue().count("owned") >= 2
     assert_harmless(stream.getvalue())
+
+
+def test_an_uncaught_error_of_a_program() -> None:
+    code = f"from stillweb.errors import CollectionError; raise CollectionError({ESCAPES!r})"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "owned" in ran.stderr
+    assert_harmless(ran.stderr)
+
+
+def test_a_body_on_a_terminal_and_in_a_pipe(tmp_path: Path) -> None:
+    """`collections show URL --body` writes the bytes of the body, except to a terminal."""
+    body = f"<p>{ESCAPES}".encode()
+    (tmp_path / "a.warc.gz").write_bytes(warc([*records(), *pair("/body", body, "Content-Type: text/html")]))
+    import_files([tmp_path / "a.warc.gz"], tmp_path, "x")
+    options = [f"{SITE}/body", "--body", "--collections", str(tmp_path)]
+    command = [sys.executable, "-m", "stillweb", "collections", "show", "x", *options]
+    assert subprocess.run(command, capture_output=True, check=True).stdout == body
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, stdout=theirs) as process:
+        os.close(theirs)
+        shown = os.read(ours, 4096).decode()
+    os.close(ours)
+    assert process.returncode == 0
+    assert "owned" in shown
+    assert_harmless(shown)

@@ -187,6 +187,11 @@ def _meant(unit: str) -> str:
 
 # As written by Go and by frameworks that embed JSON in HTML.
 _MIN_CODED = 8  # bytes
+# Each byte in strings of scripts, in HTML, in URLs, and in UTF-16 of both byte orders.
+_ESCAPES = (
+    *("\\x{:02x}", "\\x{:02X}", "\\u{:04x}", "\\u{:04X}", "&#{};", "&#x{:x};", "&#x{:X};", "&#x{:02x};"),
+    *("%{:02x}", "%{:02X}", "\0{:c}", "{:c}\0"),
+)
 _FOR_SCRIPTS = {ord(character): f"\\u{ord(character):04x}" for character in "&<>"}
 
 
@@ -208,18 +213,26 @@ def spellings(secret: str, placeholder: str) -> dict[bytes, bytes]:
 
 
 def _coded(secret: bytes, placeholder: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield a secret of at least eight bytes in hex, and in base64 after 0, 1 and 2 bytes of other content.
+    """Yield a secret of at least eight bytes in hex, base64 and UTF-16, and with each byte escaped.
 
+    Base64 is that after 0, 1 and 2 bytes of other content.
     Only the characters of base64 that depend on no other byte are replaced: the first and last may stay.
     """
     if len(secret) != len(placeholder) or len(secret) < _MIN_CODED:
         return
     yield secret.hex().encode(), placeholder.hex().encode()
     yield secret.hex().upper().encode(), placeholder.hex().upper().encode()
+    if secret.isascii() and placeholder.isascii():
+        for escape in _ESCAPES:
+            yield _escaped(secret, escape), _escaped(placeholder, escape)
     for before in range(3):
         first, last = -(-before * 8 // 6), (before + len(secret)) * 8 // 6
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             yield encode(bytes(before) + secret)[first:last], encode(bytes(before) + placeholder)[first:last]
+
+
+def _escaped(text: bytes, escape: str) -> bytes:
+    return b"".join(escape.format(byte).encode("ascii") for byte in text)
 
 
 CREDENTIALS = frozenset({"authorization", "proxy-authorization"})
@@ -231,12 +244,29 @@ Replacement = Callable[[Where, str, str], str]
 """Maps location, name and value to the new value: the value itself, or a placeholder."""
 
 _JSON_MEMBER = re.compile(rb'("(?:[^"\\\x00-\x1f]|\\.)*")(\s*:\s*)("(?:[^"\\\x00-\x1f]|\\.)*")')
+# An entry of a list of fields, as ASP.NET, Pega and HAR write it.
+_FIELD_NAME, _FIELD_VALUE = rb'"(?:name|key|field|id)"\s{0,8}:\s{0,8}', rb'"(?:value|val)"\s{0,8}:\s{0,8}'
+_FIELD_NAME += rb'(?P<name>"(?:[^"\\\x00-\x1f]|\\.)*")'
+_FIELD_VALUE += rb'(?P<value>"(?:[^"\\\x00-\x1f]|\\.)*")'
+_NAME_FIRST = re.compile(_FIELD_NAME + rb"\s{0,8},\s{0,8}" + _FIELD_VALUE, re.IGNORECASE)
+_VALUE_FIRST = re.compile(_FIELD_VALUE + rb"\s{0,8},\s{0,8}" + _FIELD_NAME, re.IGNORECASE)
 # Arguments of GraphQL (October 2021 §2.9.4), plain and within a JSON string; values with escapes are left.
+# White space, commas and comments may stand between all tokens (§2.1.7).
+_IGNORED = rb"(?:[\s,]|#[^\n\r]{0,256}[\n\r]){0,16}"
+_ESCAPED_IGNORED = rb'(?:[\s,]|\\[nrt]|#[^"\\]{0,256}\\[nr]){0,16}'
 _LITERAL = re.compile(
-    rb'\b([A-Za-z_][A-Za-z0-9_]{0,63})(\s{0,8}:\s{0,8}"(?:"")?)([^"\\\x00-\x1f]{1,4096})(")'
+    rb"\b([A-Za-z_][A-Za-z0-9_]{0,63})("
+    + _IGNORED
+    + rb":"
+    + _IGNORED
+    + rb'"(?:"")?)([^"\\\x00-\x1f]{1,4096})(")'
 )
 _ESCAPED_LITERAL = re.compile(
-    rb'\b([A-Za-z_][A-Za-z0-9_]{0,63})(\s{0,8}:\s{0,8}\\"(?:\\"\\")?)([^"\\\x00-\x1f]{1,4096})(\\")'
+    rb"\b([A-Za-z_][A-Za-z0-9_]{0,63})("
+    + _ESCAPED_IGNORED
+    + rb":"
+    + _ESCAPED_IGNORED
+    + rb'\\"(?:\\"\\")?)([^"\\\x00-\x1f]{1,4096})(\\")'
 )
 ELEMENT = re.compile(
     rb"(<(?:[\w.-]{1,64}:)?([\w.-]{1,64})(?:\s[^<>]{0,1024})?>(?:\s{0,64}<!\[CDATA\[)?)([^<>]{1,8192}?)((?:\]\]>\s{0,64})?</)"
@@ -368,7 +398,10 @@ def _elements(raw: bytes, replace_value: Replacement) -> bytes:
 
 
 def replace_in_json(raw: bytes, replace_value: Replacement) -> bytes:
-    """Return a JSON text with the values of members replaced; every other byte stays."""
+    """Return a JSON text with the values of members replaced, and of `{"name": NAME, "value": VALUE}`.
+
+    Every other byte stays.
+    """
 
     def member(found: re.Match[bytes]) -> bytes:
         try:
@@ -378,11 +411,38 @@ def replace_in_json(raw: bytes, replace_value: Replacement) -> bytes:
         wanted = replace_value(Where.JSON, name, value) if value else value
         if wanted == value:
             return found[1] + found[2] + _json_string(found[3], value, replace_value)
-        spelled = found[3][1:-1].decode("utf-8", "surrogateescape")
-        put = respell(spelled, value, wanted).encode("utf-8", "surrogateescape")
-        return found[1] + found[2] + b'"' + put + b'"'
+        return found[1] + found[2] + _put(found[3], value, wanted)
 
-    return _JSON_MEMBER.sub(member, raw)
+    def entry(found: re.Match[bytes]) -> bytes:
+        name, value = _listed(found)
+        wanted = replace_value(Where.JSON, name, value) if value else value
+        if wanted == value:
+            return found[0]
+        start, end = found.start("value") - found.start(), found.end("value") - found.start()
+        return found[0][:start] + _put(found["value"], value, wanted) + found[0][end:]
+
+    replaced = _JSON_MEMBER.sub(member, raw)
+    return _VALUE_FIRST.sub(entry, _NAME_FIRST.sub(entry, replaced))
+
+
+def listed_fields(text: str) -> Iterator[tuple[str, str]]:
+    """Yield name and value of the entries `{"name": NAME, "value": VALUE}` in a text."""
+    raw = text.encode("utf-8", "surrogatepass") if '"value"' in text else b""
+    for pattern in (_NAME_FIRST, _VALUE_FIRST):
+        yield from map(_listed, pattern.finditer(raw))
+
+
+def _listed(found: re.Match[bytes]) -> tuple[str, str]:
+    try:
+        return json.loads(found["name"]), json.loads(found["value"])
+    except ValueError:
+        return "", ""
+
+
+def _put(spelled: bytes, value: str, wanted: str) -> bytes:
+    """Return a JSON string with another value in the spelling of its own."""
+    put = respell(spelled[1:-1].decode("utf-8", "surrogateescape"), value, wanted)
+    return b'"' + put.encode("utf-8", "surrogateescape") + b'"'
 
 
 def _json_string(spelled: bytes, value: str, replace_value: Replacement) -> bytes:

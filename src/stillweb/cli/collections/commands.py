@@ -33,6 +33,7 @@ from stillweb.collections.versions import keep_version, versions
 from stillweb.errors import CollectionError, UsageError
 from stillweb.http.codec import decode
 from stillweb.model import Capture, header
+from stillweb.text import printable
 from stillweb.urls import wire_url
 
 _SHOWN = 20
@@ -290,7 +291,10 @@ def _print_url(collection: Collection, url: str, *, body: bool, as_json: bool) -
         response = collection.read_capture(captures[-1]).response
         coding = header(response.headers, "content-encoding")
         decoded = decode(response.raw_body, coding) if coding else response.raw_body
-        sys.stdout.buffer.write(response.raw_body if decoded is None else decoded)
+        content = response.raw_body if decoded is None else decoded
+        if sys.stdout.isatty():  # the page of an archive does not control the terminal
+            content = printable(content.decode("utf-8", "replace")).encode()
+        sys.stdout.buffer.write(content)
         return
     shown = [_described(collection, each) for each in captures]
     if as_json:

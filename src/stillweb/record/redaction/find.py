@@ -20,7 +20,7 @@ from urllib.parse import unquote
 import re2
 import yaml
 
-from stillweb.matching.redaction import CREDENTIALS, ELEMENT, canonical, cookie_pairs
+from stillweb.matching.redaction import CREDENTIALS, ELEMENT, canonical, cookie_pairs, listed_fields
 from stillweb.model import Request, Response
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
@@ -206,6 +206,8 @@ def in_text(text: str, names: Names) -> Iterator[FoundSecret]:
         value = attributes.get("value" if tag[1].lower() == "input" else "content", "")
         if attributes.get("type", "").lower() == "password" and strong(value):
             yield FoundSecret("password", "answer", name, value)
+        yield from _named("answer", name, value, names)
+    for name, value in listed_fields(text):
         yield from _named("answer", name, value, names)
     yield from _in_queries(text, names)
     yield from _jwts("answer", "", text)
