@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from stillweb.browser import Level, page_text, settle
@@ -18,13 +20,15 @@ BUSY = "<script>for (let i = 0, at = 0; i < 2e7; i++) at += i;</script>"  # the 
 SVG = "<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>"
 
 
-async def shown(rig, body, *, other=""):
-    """Return the lines of a page's log, and the flags."""
+async def shown(rig, body, *, other="", slowness=1):
+    """Return the lines of a page's log, and the flags; the renderer's scripts take `slowness` times as long."""
     rig.site.pages[HOME] = LOG + body
     rig.site.pages[f"{HOME}other"] = other
     rig.site.pages[f"{HOME}data"] = ("text/plain", b"data")
     async with rig.visit(Level.EXACT) as visit:
-        await (await PageProbe.of(visit.page)).open(HOME)
+        probe = await PageProbe.of(visit.page)
+        await probe.send("Emulation.setCPUThrottlingRate", rate=slowness)
+        await probe.open(HOME)
         assert (await settle(visit.page, visit.activity)).settled
         return (await page_text(visit.page)).split("\n"), state_of(visit.context).exact.flags
 
@@ -120,3 +124,30 @@ BESIDE = "a frame without a request ran scripts beside the parser of its page"
 async def test_frames_without_a_request_beside_the_parser_are_flagged(rig, frame, flags):
     _, found = await shown(rig, f"{frame}<p>after")
     assert found == flags
+
+
+async def test_a_websocket_that_never_reaches_the_server_is_flagged(rig):
+    rig.site.pages[HOME] = (
+        LOG + "<script>new WebSocket('ws://other.test/').onclose = ({ code }) => L(code);</script>"
+    )
+    async with rig.visit(Level.EXACT) as visit:
+
+        async def serve(_):
+            return exact.connections.counts, None
+
+        exact = state_of(visit.context).exact
+        exact.connections.server = serve  # as replay, while the proxy here refuses the tunnel
+        await (await PageProbe.of(visit.page)).open(HOME)
+        await settle(visit.page, visit.activity)
+        assert await page_text(visit.page) == "1006"
+        assert exact.flags == ["a WebSocket failed before its handshake was answered"]
+
+
+async def test_view_transitions_begin_at_the_same_instant_on_a_slow_machine(rig):
+    body = """<p id=p>old</p><script>const move = (n) => { const made = document.startViewTransition(() => { p.textContent = n; L(`update ${n} ${performance.now()}`); });
+        made.ready.then(() => L(`ready ${n} ${performance.now()}`)); made.finished.then(() => { L(`end ${n} ${performance.now()}`); if (n < 4) move(n + 1); }); };
+        addEventListener('load', () => move(0));</script>"""
+    came = await asyncio.gather(*(shown(rig, body, slowness=slowness) for slowness in (1, 12, 1, 12)))
+    assert came[1:] == came[:1] * 3
+    assert came[0][1] == []
+    assert sum(line.startswith("end") for line in came[0][0]) == 5

@@ -268,11 +268,15 @@ class _Settling:
         """Set animations to whole milliseconds, and wait until the page has nothing to do."""
         frames = await self.probe.frames()
         if len(frames) > 1:
+            if any(await self.probe.evaluate_all(f"eye.captured({self._control})", frames)):
+                return None
             await self._snapped(exact, await self.probe.evaluate_all(f"eye.snap({self.state.now})", frames))
             return await self.idle()
         try:
             reply = await self.probe.evaluate(f"eye.snapAndIdle({self._control}, {self.state.now})")
         except FrameGone:
+            return None
+        if reply is None:  # a view transition has begun
             return None
         await self._snapped(exact, [reply])
         has_others = len(self.probe.page.context.pages) > 1

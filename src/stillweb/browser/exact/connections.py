@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 _ARRIVE_SECONDS = 5.0  # real; frames of replay arrive within milliseconds
 _LOOK_SECONDS = 0.05  # real; between two requests to the server
+# Chromium's messages (WebSocketChannel, WebSocketStream).
+_UNANSWERED = (
+    *("Error in connection establishment", "Establishing a tunnel via proxy server failed"),
+    "Connection closed before receiving a handshake response",
+)
 _OFTEN = 2  # equal counts in sequence, since one may be reported late
 
 
@@ -92,8 +97,8 @@ class Connections:
         session.on("Network.webSocketCreated", partial(self._on_created, session.id))
         session.on("Network.webSocketFrameSent", self._on_sent)
         session.on("Network.webSocketFrameReceived", self._on_received)
-        for event in ("FrameError", "Closed"):
-            session.on(f"Network.webSocket{event}", self._on_closed)
+        session.on("Network.webSocketFrameError", self._on_error)
+        session.on("Network.webSocketClosed", self._on_closed)
         session.on("Network.eventSourceMessageReceived", self._on_event)
 
     def stream_began(self, owner: str, request: str) -> None:
@@ -154,6 +159,12 @@ class Connections:
         if activity := self._activity():
             activity.socket_received(event["requestId"])
         self._changed.set()
+
+    def _on_error(self, event: dict[str, Any]) -> None:
+        # Replay answers every handshake, so this one failed on its way; to the page it looks refused.
+        if self.server is not None and event["errorMessage"].startswith(_UNANSWERED):
+            self._flag("a WebSocket failed before its handshake was answered")
+        self._on_closed(event)
 
     def _on_closed(self, event: dict[str, Any]) -> None:
         self._sockets.pop(event["requestId"], None)

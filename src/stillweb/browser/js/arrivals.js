@@ -3,9 +3,10 @@
 (pin) => {
   "use strict";
   const { invoke, applyTo: apply } = pin;
+  const { then } = Promise.prototype;
   const { defineProperty, getOwnPropertyDescriptor, getPrototypeOf } = Object;
   const { hooks } = pin.time;
-  const { push, wrap, before, flag, isLocal } = pin.hold;
+  const { push, wrap, before, flag, isLocal, within } = pin.hold;
   const NativePromise = Promise;
   const listen = EventTarget.prototype.addEventListener;
   const dispatch = EventTarget.prototype.dispatchEvent;
@@ -321,15 +322,19 @@
     const { isTrusted, target, type } = event;
     const { localName, currentSrc, src, href, srcdoc } = target;
     if (!isTrusted || !["img", "link", "iframe"].includes(localName)) return;
-    if (srcdoc || isLocal(currentSrc || src || href)) order(event, new Plain(type), 0);
+    if (!srcdoc && !isLocal(currentSrc || src || href)) return;
+    order(event, new Plain(type), 0);
+    loading.get(target)?.();
   };
   const source = getOwnPropertyDescriptor(HTMLImageElement.prototype, "src");
   const followed = new WeakSet(); // images, which may be in no document
+  const loading = new WeakMap(); // image -> call at its end; the end of an SVG image comes some tasks after its content
   defineProperty(HTMLImageElement.prototype, "src", { ...source, set(url) {
     if (isLocal(url) && !followed.has(this)) {
       followed.add(this);
       for (const type of ["load", "error"]) invoke(listen, this, type, pin.hold.loaded, true);
     }
+    if (isLocal(url) && this.loading !== "lazy") push(() => {}, new NativePromise((resolve) => { loading.set(this, resolve); }));
     invoke(source.set, this, url);
   } });
   const { postTask, yield: yields } = of("Scheduler") ?? {};
@@ -346,6 +351,42 @@
       return isLoading() ? new NativePromise((resolve) => push(resolve)) : invoke(yields, this);
     } }.yield;
   }
+
+  // ---- view transitions ----------------------------------------------------------------------
+  // A frame begins the capture of the old state, which the compositor ends at any time, and another one shows the new
+  // state: the driver waits for the one and draws the other.
+  const transitions = new Set(); // {isDrawn, isCalled, isUpdated, called}, until they are ready
+  const isDue = ({ isDrawn, isCalled, isUpdated }) => isCalled ? isUpdated : isDrawn;
+  const { startViewTransition } = Document.prototype;
+  if (startViewTransition) Document.prototype.startViewTransition = { startViewTransition(...args) {
+    const [given] = args;
+    const update = typeof given === "function" ? given : given?.update;
+    const transition = { isDrawn: false, isCalled: false, isUpdated: false };
+    const { promise, resolve } = NativePromise.withResolvers();
+    transition.called = promise;
+    const own = (...rest) => {
+      transition.isCalled = true;
+      resolve();
+      return update ? apply(update, undefined, rest) : undefined;
+    };
+    const made = invoke(startViewTransition, this, given && typeof given === "object" ? { types: given.types, update: own } : own);
+    transitions.add(transition);
+    pin.time.nativeFrame(() => { transition.isDrawn = true; });
+    const updated = () => { transition.isUpdated = true; };
+    const ended = () => { transitions.delete(transition); };
+    invoke(then, made.updateCallbackDone, updated, updated);
+    invoke(then, made.ready, ended, ended);
+    return made;
+  } }.startViewTransition;
+  hooks.captures = () => [...transitions].filter(isDue).length;
+  hooks.capture = async () => {
+    for (const transition of [...transitions]) {
+      if (transition.isCalled || !transition.isDrawn || await within(transition.called) !== "late") continue;
+      transitions.delete(transition);
+      flag("a view transition did not begin in time");
+    }
+    return 1;
+  };
 
   // ---- steps in history --------------------------------------------------------------------------
   // The browser process takes them at any time; here they begin at a rest, and the driver waits for them.

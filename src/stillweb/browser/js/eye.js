@@ -315,6 +315,12 @@
       return { ...look(), turned, flags, workers, gave, steps, began: false };
     },
     snap,
+    // Waits until view transitions have captured what the last frame showed; returns whether there were any.
+    async captured(control) {
+      if (!this.waiting(control)?.captures) return false;
+      await this.clock(control, "capture", 0);
+      return true;
+    },
     // Removes the bubble at an invalid field, and returns its text; "" without one. A message of blanks hides it.
     async accept() {
       const field = refusedField();
@@ -329,6 +335,7 @@
     },
     // Both, for a page with one frame; `look` is null if something was set, which must be drawn first.
     async snapAndIdle(control, now) {
+      if (await this.captured(control)) return null;
       const reply = snap(now);
       return { ...reply, look: reply.set || reply.opened || reply.refused ? null : await this.idle(control) };
     },

@@ -529,5 +529,5 @@
       },
     });
   }
-  pin.hold = { push, wrap, before, sends, flag, queue, link, connected, isLocal };
+  pin.hold = { push, wrap, before, sends, flag, queue, link, connected, isLocal, within };
 }

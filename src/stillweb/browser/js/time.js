@@ -14,9 +14,10 @@
   const NativeDate = Date;
   const report = globalThis.reportError.bind(globalThis);
   const nativeTimeout = globalThis.setTimeout.bind(globalThis);
+  const nativeFrame = globalThis.requestAnimationFrame?.bind(globalThis);
   // Set by hold.js: delivers results of other threads, and counts them.
   const hooks = { added() {}, give: () => 0, pending: () => 0, flags: () => [], starting: () => 0, unread: () => 0, deaf: () => 0,
-    steps: () => 0, step: () => 0, arrive: () => 0 };
+    steps: () => 0, step: () => 0, arrive: () => 0, captures: () => 0, capture: () => 0 };
 
   // ---- time -----------------------------------------------------------------------------------
   let now = pin.start;
@@ -288,6 +289,7 @@
     hooks,
     add,
     nativeTimeout,
+    nativeFrame,
     NativeDate,
     replace,
     getter,
@@ -299,12 +301,12 @@
     },
     state(given = 0) {
       const state = { now, next: next(), ran, given, pending: hooks.pending(), flags: hooks.flags(),
-        starting: hooks.starting(), unread: hooks.unread(), deaf: hooks.deaf(), steps: hooks.steps() };
+        starting: hooks.starting(), unread: hooks.unread(), deaf: hooks.deaf(), steps: hooks.steps(), captures: hooks.captures() };
       ran = 0;
       return state;
     },
     async move(command, time) {
-      const given = await { advance, adopt, give: hooks.give, step: hooks.step, arrive: hooks.arrive }[command](time);
+      const given = await { advance, adopt, give: hooks.give, step: hooks.step, arrive: hooks.arrive, capture: hooks.capture }[command](time);
       return this.state(given ?? 0);
     },
   };
