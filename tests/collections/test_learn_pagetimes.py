@@ -62,6 +62,21 @@ def test_what_names_a_thing_in_the_path_is_left_out_of_the_rule() -> None:
     assert learned(lambda now: get(f"/runs/{thing}/logs?until={ms(now)}")) == ["query:until /runs/*/logs"]
 
 
+def test_a_cache_buster_need_not_move_with_the_other_times() -> None:
+    opened = ms(START)
+    assert learned(
+        lambda now: get(f"/?time={ms(now) / 1000}&_={opened + 1}"),
+        second=lambda now: get(f"/?time={ms(now) / 1000 + 0.75}&_={opened + 2833_001}"),
+    ) == ["query:time /"]
+
+
+def test_seconds_with_and_without_a_fraction_are_one_notation() -> None:
+    assert learned(
+        lambda now: get(f"/?time={ms(now) // 1000}"),
+        second=lambda now: get(f"/?time={ms(now) / 1000 + 0.5}"),
+    ) == ["query:time /"]
+
+
 def test_a_time_that_stays_has_no_rule() -> None:
     picked = ms(START - 9 * HOUR)
     assert learned(lambda now: get(f"/?since={picked}&until={ms(now)}")) == ["query:until /"]

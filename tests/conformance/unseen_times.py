@@ -121,6 +121,12 @@ _hit(
     _range(START + 47000 - HOUR, THEN),
     "the last hour, its start without milliseconds",
 )
+_hit(
+    "fraction",
+    get(f"/?until={NOW / 1000}&_={START}"),
+    get(f"/?until={THEN / 1000}&_={START + 1}"),
+    "now, in seconds with a fraction",
+)
 _hit("kept", _range(NOW - HOUR, NOW), _range(THEN - HOUR, THEN), "read a second ago", date=THEN + 1100)
 
 _hit(

@@ -15,6 +15,8 @@ from stillweb.collections.learn.rules import read_rules
 from stillweb.coverage import CoverageOptions, CoverageResult, measure_coverage
 from stillweb.coverage.times import prove_times, to_repeat
 from stillweb.env import Env
+from stillweb.matching.parts import shape_key
+from stillweb.matching.rules import Rules
 from stillweb.record.crawl.crawl import crawl
 from stillweb.record.options import CrawlOptions
 from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
@@ -72,6 +74,9 @@ async def test_the_last_hour_is_answered_later_and_no_other_range(
     result, count = await proved(collection, ca)
     assert result.miss_rate().failed
     assert count == 2
+    tried = {shape_key(miss.request()) for miss in result.misses()}
+    assert to_repeat(result, collection.manifest().recorded_at, Rules(), tried) == []
+    assert to_repeat(result, collection.manifest().recorded_at, Rules())
     rules = [(rule.where, rule.name, rule.shape, rule.path) for rule in read_rules(collection).own]
     assert rules == [("query", "since", "clock", "/runs"), ("query", "until", "clock", "/runs")]
 

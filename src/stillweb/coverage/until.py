@@ -32,6 +32,7 @@ from stillweb.coverage.causes import MissCause, Obstacles, causes_of, closable_r
 from stillweb.coverage.fill import FillOptions, FillReport, fill
 from stillweb.coverage.measure import CoverageOptions, CoverageResult, OnWalk, measure_coverage
 from stillweb.coverage.times import prove_times, to_repeat
+from stillweb.matching.parts import shape_key
 from stillweb.model import MUTATIONS
 from stillweb.options import Option, parse_duration, parse_share
 from stillweb.record.amend.amend import AmendOptions, amend
@@ -213,7 +214,7 @@ class _Loop:
         self._obstacles = Obstacles(scope)
         self._own_text = OwnText()
         self._words: Counter[str] = Counter()
-        self._proves_times = options.backend == BACKENDS[0]
+        self._tried_times: set[bytes] = set()
 
     @property
     def _left(self) -> float:
@@ -307,11 +308,12 @@ class _Loop:
     async def _prove_times(self, result: CoverageResult) -> int:
         """Repeat walks that missed requests with the page's time; return the number of new rules.
 
-        Once that proves nothing, it is not tried again.
+        It is tried once for requests of each method, URL and field names.
         """
         rules = read_rules(self._collection)
-        walks = to_repeat(result, self._collection.manifest().recorded_at, rules)
-        if not walks or not self._proves_times or self._to_record < self._least:
+        recorded_at = self._collection.manifest().recorded_at
+        walks = to_repeat(result, recorded_at, rules, self._tried_times)
+        if not walks or self._options.backend != BACKENDS[0] or self._to_record < self._least:
             return 0
         self._say(f"times: {len(walks)} walks at another time")
         seconds = max(_LEAST, _TIMES_SHARE * self._options.seconds)
@@ -324,7 +326,7 @@ class _Loop:
         ):
             count = await prove_times(client, self._collection, hosts, walks, options)
         self._say(f"times: {count} rules")
-        self._proves_times = count > 0
+        self._tried_times.update(shape_key(miss.request()) for walk in walks for miss in walk.misses)
         return count
 
     @property

@@ -86,9 +86,9 @@ def _spelled(text: str) -> Instant | None:
             whole, point, fraction = text.partition(".")
             if not point:
                 return Instant(int(whole) * unit, unit, name)
-            # Numbers are written without trailing zeros, so that the number of digits says nothing.
+            # Numbers are written without trailing zeros, so that a fraction, or none, says nothing.
             at = int(whole) * unit + int(fraction[:6].ljust(6, "0"))
-            return Instant(at, 1000 if len(fraction) <= 3 else 1, f"{name} with fraction")
+            return Instant(at, 1000 if len(fraction) <= 3 else 1, name)
     return _iso(text) if fits("datetime", text) else None
 
 

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from stillweb.matching.pagetimes import RECORDED, Instant, instant_of, microseconds
 from stillweb.matching.parts import Leaf, Parts, Where
-from stillweb.matching.rules import ANY_PATH, Rule, RuleOrigin
+from stillweb.matching.rules import ANY_PATH, Rule, RuleOrigin, Rules
 from stillweb.matching.values import CLOCK, ValueKind, kind_of
 from stillweb.model import Request
 
@@ -31,41 +31,53 @@ _GENERAL = 3  # paths of a host with the same rule make it a rule of the host
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
+    """A request, its times, and its values that rules drop already, such as a cache-buster."""
+
     parts: Parts
     times: dict[Leaf, Instant]
+    dropped: tuple[Leaf, ...]
 
 
 Walks = Iterable[tuple[Iterable[Request], Iterable[Request]]]
 
 
-def clock_rules(walks: Walks, start: datetime, later: timedelta = LATER) -> list[Rule]:
+def clock_rules(
+    walks: Walks, start: datetime, later: timedelta = LATER, known: Rules | None = None
+) -> list[Rule]:
     """Return rules for the times that moved with the page's clock.
 
     Args:
         walks: requests of each walk whose clock began at `start`, and those of the same walk, later.
         start: start of the page clock of the recording.
         later: difference of the clocks.
+        known: rules that hold already; the defaults if None.
     """
+    known = known or Rules.parse("")
     proofs: dict[Rule, set[str]] = defaultdict(set)
     for first, second in walks:
         waiting: dict[bytes, list[_Timed]] = defaultdict(list)
-        for other in filter(None, map(_timed, second)):
+        for other in filter(None, (_timed(request, known) for request in second)):
             waiting[_likeness(other)].append(other)
-        for one in filter(None, map(_timed, first)):
+        for one in filter(None, (_timed(request, known) for request in first)):
             for other in waiting[_likeness(one)]:
                 for leaf in _moved(one, other, start, later):
                     proofs[_rule(one.parts, leaf)].add(one.parts.path)
     return _general(proofs)
 
 
-def _timed(request: Request) -> _Timed | None:
+def _timed(request: Request, known: Rules) -> _Timed | None:
     parts = Parts.of(request)
-    times = {leaf: time for leaf in parts.leaves(_PLACES) if (time := instant_of(leaf.text)) is not None}
-    return _Timed(parts, times) if times else None
+    names = {name for alias in known.aliases(request) if not alias.guessed for name in alias.names}
+    leaves = list(parts.leaves(_PLACES))
+    dropped = tuple(leaf for leaf in leaves if f"{leaf.where}:{leaf.name}" in names)
+    times = {
+        leaf: time for leaf in leaves if leaf not in dropped and (time := instant_of(leaf.text)) is not None
+    }
+    return _Timed(parts, times, dropped) if times else None
 
 
 def _likeness(timed: _Timed) -> bytes:
-    return timed.parts.without(dict.fromkeys(timed.times, CLOCK))
+    return timed.parts.without(dict.fromkeys((*timed.times, *timed.dropped), CLOCK))
 
 
 def _moved(one: _Timed, other: _Timed, start: datetime, later: timedelta) -> list[Leaf]:

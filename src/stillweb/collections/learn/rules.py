@@ -241,7 +241,7 @@ def learn(first: Collection, second: Collection) -> Learned:
     rules, rejected = _decide(sights, refuse, RuleOrigin.LEARNED, lambda r: not _shared(values, r, r.shape))
     twins = _counterparts(ones, others)
     starts = [from_timestamp(each.manifest().recorded_at or _UNKNOWN) for each in (first, second)]
-    ranges, others_times = _range_rules(pairs, starts[0], starts[1] - starts[0])
+    ranges, others_times = _range_rules(pairs, starts[0], starts[1] - starts[0], _known(first))
     return Learned(
         rules=tuple(rules + ranges + header_rules(twins) + set_rules(first, second)),
         rejected=tuple(rejected + others_times),
@@ -366,12 +366,12 @@ def _is_range(one: Observed, other: Observed) -> bool:
 
 
 def _range_rules(
-    pairs: Iterable[tuple[Observed, Observed]], start: datetime, later: timedelta
+    pairs: Iterable[tuple[Observed, Observed]], start: datetime, later: timedelta, known: Rules
 ) -> tuple[list[Rule], list[Rejected]]:
     """Return the rules for times of ranges, and the places of others that are not compared."""
     ranges = [(one, other) for one, other in pairs if _is_range(one, other)]
     walks = [one.request for one, _ in ranges], [other.request for _, other in ranges]
-    rules = clock_rules([walks], start, later)
+    rules = clock_rules([walks], start, later, known)
 
     def has_rule(seen: Observed, leaf: Leaf) -> bool:
         return any(
