@@ -151,3 +151,11 @@ async def test_view_transitions_begin_at_the_same_instant_on_a_slow_machine(rig)
     assert came[1:] == came[:1] * 3
     assert came[0][1] == []
     assert sum(line.startswith("end") for line in came[0][0]) == 5
+
+
+async def test_what_arrives_beside_the_parser_comes_after_the_calls_of_the_page(rig):
+    body = f"""<link rel=stylesheet href="data:text/css,p{{}}" onload="L('style')">{BUSY}{BUSY}<script>
+        const x = new XMLHttpRequest(); x.open('GET', 'data:,text'); x.onload = () => L('request'); x.send();</script>"""
+    lines, flags = await shown(rig, body)
+    assert lines == ["request", "style"]
+    assert flags == []

@@ -356,6 +356,8 @@ class _Settling:
             except FrameGone:
                 look = None
                 await self.probe.arrived(_END_SECONDS)
+                if self.state.exact:  # a document that still arrives is idle between two parts
+                    await self.state.exact.finish_released()
         return look
 
     async def _idle_others(self) -> bool:

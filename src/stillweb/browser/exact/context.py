@@ -483,7 +483,7 @@ class ExactContext:
             await self.calm(page)
             request = self.requests.next_paused()
             if request is None:
-                if not await self._finish_released():
+                if not await self.finish_released():
                     return
                 continue
             path = request.url.partition("?")[0]
@@ -619,7 +619,7 @@ class ExactContext:
                 if request.responded:
                     self._give_up(request)
 
-    async def _finish_released(self) -> bool:
+    async def finish_released(self) -> bool:
         """Wait for released requests; return True if the context had any request."""
         released = self.requests.released()
         for request in released:

@@ -306,7 +306,7 @@
     if (!unordered.length) push(() => {
       const all = unordered.splice(0).map((each) => ({ ...each, place: place(each.target) }));
       for (const { target, event } of all.sort(inOrder)) invoke(dispatch, target, event);
-    });
+    }, null, null, "arrival");
     unordered.push({ target: native.composedPath()[0], due, event });
   };
   // In a frame, Blink serves animations in the order of addresses (AnimationTimeline::ServiceAnimations).

@@ -21,7 +21,7 @@
 
   // Calls come in the order of the page's scripts. What arrives between them while a document loads has a rank of its
   // own, since the parser decides by the real clock how many tasks run between two scripts.
-  const RANKS = ["toggle", "close", "select", "selectionchange", "unhandledrejection", "call", "message", "observer"];
+  const RANKS = ["toggle", "close", "select", "selectionchange", "unhandledrejection", "call", "arrival", "message", "observer"];
   const push = (deliver, ended = null, ready = null, rank = "call") => { queue.push({ deliver, ended, ready, rank: RANKS.indexOf(rank) }); };
   const later = (promise, ready = null) => new NativePromise((resolve, reject) => {
     let deliver = () => {};
