@@ -15,7 +15,8 @@ from stillweb.errors import (
     StillwebError,
     UsageError,
 )
-from stillweb.http.control import ControlBackend, ReplayInfo, answer, error_for, parse_info, render
+from stillweb.http.control import ReplayInfo, error_for, parse_info
+from stillweb.http.controlrouter import ControlBackend, answer, render
 from stillweb.http.wire import RequestReceived
 
 

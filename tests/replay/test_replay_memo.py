@@ -20,7 +20,8 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.pack.entry import PackEntry
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.writer import build_pack
-from stillweb.http.control import ControlBackend, LedgerEntry
+from stillweb.http.control import LedgerEntry
+from stillweb.http.controlrouter import ControlBackend
 from stillweb.matching.keys import request_key
 from stillweb.matching.resolver import Policy
 from stillweb.model import Response

@@ -33,7 +33,7 @@ from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.writer import build_pack
 from stillweb.collections.warc.frames import Chunks, Frames, write_chunks, write_frames
 from stillweb.collections.warc.writer import CollectionWriter
-from stillweb.http.control import ControlResponse
+from stillweb.http.controlrouter import ControlResponse
 from stillweb.matching.keys import request_key
 from stillweb.matching.resolver import Policy
 from stillweb.model import Exchange, Request, Response

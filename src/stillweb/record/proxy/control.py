@@ -25,15 +25,8 @@ from typing import TYPE_CHECKING, Any
 from stillweb import __version__
 from stillweb.certs.trust import CERTIFICATE_TYPE, INTERNAL_HOST, certificate_file
 from stillweb.errors import CollectionNotFound, UsageError
-from stillweb.http.control import (
-    DEFAULT_SESSION,
-    ControlBackend,
-    Ledger,
-    ReplayInfo,
-    SessionInfo,
-    answer,
-    error_response,
-)
+from stillweb.http.control import DEFAULT_SESSION, Ledger, ReplayInfo, SessionInfo
+from stillweb.http.controlrouter import ControlBackend, answer, error_response
 from stillweb.http.wire import RequestReceived
 from stillweb.polling import poll
 from stillweb.record.proxy.sessions import LOOPBACK, RecordingSession, RecordingSessions

@@ -30,17 +30,14 @@ from stillweb.collections.layout import Collection
 from stillweb.errors import ReplayError, ReplayUnreachable, StillwebError, UsageError
 from stillweb.http.control import (
     DEFAULT_SESSION,
-    ControlBackend,
-    ControlResponse,
     Ledger,
     MissOutcome,
     Readiness,
     ReloadResult,
     ReplayInfo,
     SessionInfo,
-    answer,
-    render,
 )
+from stillweb.http.controlrouter import ControlBackend, ControlResponse, answer, render
 from stillweb.http.tls import ServerContexts
 from stillweb.http.wire import RequestReceived
 from stillweb.model import Headers

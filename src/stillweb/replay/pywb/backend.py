@@ -21,7 +21,8 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
 from stillweb.errors import CollectionNotFound, UsageError
-from stillweb.http.control import DEFAULT_SESSION, ControlBackend, Ledger, ReplayInfo, SessionInfo
+from stillweb.http.control import DEFAULT_SESSION, Ledger, ReplayInfo, SessionInfo
+from stillweb.http.controlrouter import ControlBackend
 from stillweb.options import Option
 from stillweb.replay.pywb.process import PywbProcess, Setup, find_pywb
 from stillweb.replay.server.listeners import authority

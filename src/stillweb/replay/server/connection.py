@@ -24,7 +24,8 @@ from typing import Any, cast
 from stillweb import clock
 from stillweb.certs import CertAuthority
 from stillweb.errors import BadHostname
-from stillweb.http.control import DEFAULT_SESSION, ControlBackend, answer, render
+from stillweb.http.control import DEFAULT_SESSION
+from stillweb.http.controlrouter import ControlBackend, answer, render
 from stillweb.http.tls import ServerContexts, log_failure
 from stillweb.http.tunnel import ProxyConnection, State, Trigger, is_control, proxy_user, request_url
 from stillweb.http.wire import (
@@ -57,8 +58,7 @@ class ConnectionLimits:
 
     Attributes:
         receive_seconds: until a TLS handshake or the head of a request is complete, and between two pieces
-            of a body.
-            Servers in use take 20 to 60 s (nginx: 60 s each).
+            of a body. Servers in use take 20 to 60 s (nginx: 60 s each).
         idle_seconds: that a connection may be open without a request. Browsers keep connections while an
             agent thinks.
         session_bodies: bytes of request bodies that the connections of one session are sending.

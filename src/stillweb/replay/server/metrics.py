@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 from pydantic import TypeAdapter
 
 from stillweb import __version__
-from stillweb.http.control import ControlResponse
+from stillweb.http.controlrouter import ControlResponse
 
 BOUNDS_MS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 100.0, 1000.0)
 """Upper bounds of the latency histogram: a response takes tens of microseconds, a slow client seconds."""

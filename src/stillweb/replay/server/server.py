@@ -29,8 +29,6 @@ from stillweb.errors import CollectionNotFound, UsageError
 from stillweb.http.control import (
     DEFAULT_SESSION,
     ConnectionState,
-    ControlBackend,
-    ControlResponse,
     Ledger,
     MissOutcome,
     Readiness,
@@ -39,6 +37,7 @@ from stillweb.http.control import (
     SessionInfo,
     UnrecordedRequest,
 )
+from stillweb.http.controlrouter import ControlBackend, ControlResponse
 from stillweb.matching.noise import default_noise
 from stillweb.matching.resolver import Policy, UnrecordedAnswers
 from stillweb.options import Option
@@ -146,8 +145,7 @@ class ReplayServer(ControlBackend):
         url: of the proxy and the control API; "" if that is private.
         public: target of connections that a supervisor passes on for the default session.
         named: target of those for the session whose id is the proxy user name. A request without a user
-            name is
-            refused there, since the default session may be another worker's.
+            name is refused there, since the default session may be another worker's.
     """
 
     def __init__(

@@ -26,8 +26,6 @@ from stillweb.errors import ReplayError, SessionLost, UsageError
 from stillweb.http.control import (
     DEFAULT_SESSION,
     ConnectionState,
-    ControlBackend,
-    ControlResponse,
     Ledger,
     MissOutcome,
     Readiness,
@@ -38,6 +36,7 @@ from stillweb.http.control import (
     parse_info,
     parse_ledger,
 )
+from stillweb.http.controlrouter import ControlBackend, ControlResponse
 from stillweb.http.wire import refusal
 from stillweb.replay.server.connection import ListenerTarget
 from stillweb.replay.server.listeners import (
