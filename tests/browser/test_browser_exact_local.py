@@ -159,3 +159,11 @@ async def test_what_arrives_beside_the_parser_comes_after_the_calls_of_the_page(
     lines, flags = await shown(rig, body)
     assert lines == ["request", "style"]
     assert flags == []
+
+
+async def test_responses_of_texts_are_read_at_rests_while_a_page_loads(rig):
+    body = f"""<script>new Response('text').text().then(L); new Response(new Uint8Array(4)).arrayBuffer().then((b) => L(b.byteLength));</script>
+        {BUSY}{BUSY}<script>L('last'); addEventListener('load', () => setTimeout(() => new Response('{{"n": 1}}').json().then(({{ n }}) => L(n)), 10));</script>"""
+    lines, flags = await shown(rig, body)
+    assert lines == ["last", "text", "4", "1"]
+    assert flags == []

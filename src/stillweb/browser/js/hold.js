@@ -299,11 +299,14 @@
     } }.stream;
   }
   const ofBlobs = new WeakSet(); // responses
+  const ofMemory = new WeakSet(); // responses that are read in tasks of their own, which the parser may precede
+  const isLoading = () => globalThis.document && document.readyState !== "complete";
   const { Response: response } = globalThis;
   if (response) {
     globalThis.Response = new Proxy(response, { construct(target, args, newTarget) {
       const made = Reflect.construct(target, args, newTarget === globalThis.Response ? target : newTarget);
       if (blob && args[0] instanceof blob) ofBlobs.add(made);
+      if (typeof args[0] === "string" || args[0] instanceof ArrayBuffer || ArrayBuffer.isView(args[0])) ofMemory.add(made);
       return made;
     } });
     response.prototype.constructor = globalThis.Response;
@@ -317,7 +320,7 @@
       if (!native) continue;
       response.prototype[name] = { [name]() {
         const result = invoke(native, this);
-        return ofBlobs.has(this) ? later(result) : result;
+        return ofBlobs.has(this) || (ofMemory.has(this) && isLoading()) ? later(result) : result;
       } }[name];
     }
     replace(globalThis, "fetch", (natively) => (...args) => {
