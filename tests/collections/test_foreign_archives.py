@@ -348,6 +348,22 @@ def test_the_start_page_of_a_har_is_its_document(tmp_path: Path) -> None:
     assert [(page.url, page.title) for page in collection.page_list()] == [(URL, "P"), (URL + "json", "")]
 
 
+@pytest.mark.parametrize(
+    ("change", "pages"),
+    [
+        ({"content": {"_file": "x" * 70_000}}, []),
+        ({"content": True, "_resourceType": "document"}, [{"id": "p"}]),
+        ({}, [{"title": "without an id"}]),
+    ],
+)
+def test_odd_members_of_a_har_end_in_no_traceback(
+    tmp_path: Path, change: dict[str, object], pages: list[dict[str, object]]
+) -> None:
+    (tmp_path / "a.har").write_bytes(_har(_entry(URL + "odd", **change), _entry(), pages=pages))
+    _, report = _import(tmp_path / "a.har", tmp_path)
+    assert report.captures >= 1
+
+
 def test_a_redirect_without_header_fields_leads_to_the_url_that_the_har_names(tmp_path: Path) -> None:
     (tmp_path / "a.har").write_bytes(
         _har(

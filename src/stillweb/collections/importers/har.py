@@ -50,7 +50,7 @@ _CONTAINERS = 1 << 20
 _LONGEST_URL = 1 << 16  # a WARC record names it in its header; servers accept 8 kB
 _NO_TIME = "19700101000000"  # of entries before the first one with a time
 _FIELD_END = re.compile(r"\n(?![ \t])")  # a line that begins with a space continues the field (RFC 9112 §5.2)
-_ATTACHED = re.compile(r"[\w@+-][\w.@+-]*")
+_ATTACHED = re.compile(r"[\w@+-][\w.@+-]{0,199}", re.ASCII)  # file systems permit 255 bytes
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,9 @@ class HarFile:
         documents: dict[str, str] = {}
         first: dict[str, str] = {}
         for entry in self.log["entries"]:
-            url, page = _document(entry)
+            url, page, is_html = _document(entry)
             first.setdefault(page, url)
-            if url and "html" in str(entry["response"]["content"].get("mimeType")):
+            if is_html:
                 documents.setdefault(page, url)
         first.update(documents)
         listed = self.log.get("pages")
@@ -126,7 +126,7 @@ class HarFile:
             if isinstance(page, dict) and (url := first.get(str(page.get("id")), "")):
                 timestamp = timestamp_of(str(page.get("startedDateTime", "")))
                 found.append(
-                    Page(clean_uri(url), timestamp, title=str(page.get("title", "")), id=str(page["id"]))
+                    Page(clean_uri(url), timestamp, title=str(page.get("title", "")), id=str(page.get("id")))
                 )
         return found
 
@@ -219,22 +219,23 @@ class HarFile:
         return path.read_bytes() if path.is_file() and not path.is_symlink() else None
 
 
-def _document(entry: Any) -> tuple[str, str]:
-    """Return the URL of a document that a visitor opened, "" for another entry, and the id of its page."""
+def _document(entry: Any) -> tuple[str, str, bool]:
+    """Return a document's URL ("" for another entry), the id of its page, and whether it is HTML."""
     try:
         request, response = entry["request"], entry["response"]
         fields, page, kind = _headers(request), str(entry.get("pageref")), entry.get("_resourceType")
+        mime = str((response.get("content") or {}).get("mimeType"))
         opened = (
             request["method"] == "GET"
             and response["status"] != 204
             and not _redirects(response)
-            and (kind == "document" or (not kind and _SHOWN.search(response["content"]["mimeType"])))
+            and (kind == "document" or (not kind and _SHOWN.search(mime)))
             and header(fields, "sec-fetch-dest", "document") == "document"
             and not header(fields, "x-requested-with")
         )
-        return str(request["url"]) if opened else "", page
+        return str(request["url"]) if opened else "", page, bool(opened) and "html" in mime
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        return "", ""
+        return "", "", False
 
 
 def _content(path: Path) -> bytes:
