@@ -51,7 +51,9 @@ def test_only_what_differs_from_the_usual_is_stored_and_outside_of_the_collectio
         retries=0,
         login=Login("steps", str(steps), secrets=("Pass-word-17",)),
         record=RecordOptions(
-            parse_all(["*.test=127.0.0.1:8443"]), secrets=SecretsOptions(redact=("visitor",))
+            parse_all(["*.test=127.0.0.1:8443"]),
+            allow_private=True,
+            secrets=SecretsOptions(redact=("visitor",)),
         ),
     )
     before = {path: path.read_bytes() for path in collection.path.rglob("*") if path.is_file()}
@@ -60,8 +62,8 @@ def test_only_what_differs_from_the_usual_is_stored_and_outside_of_the_collectio
 
     found = read_defaults(collection)
     assert str(found) == (
-        f"--resolve '*.test=127.0.0.1:8443' --login {steps} --redact visitor --scope prefix "
-        "--exclude 'logout' --page-timeout 5 --retries 0"
+        f"--resolve '*.test=127.0.0.1:8443' --allow-private --login {steps} --redact visitor "
+        "--scope prefix --exclude 'logout' --page-timeout 5 --retries 0"
     )
     assert {path: path.read_bytes() for path in collection.path.rglob("*") if path.is_file()} == before
     assert [each.name for each in list_collections(collection.root)] == ["site"]

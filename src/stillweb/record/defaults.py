@@ -32,6 +32,7 @@ class CrawlDefaults(BaseModel):
     version: int = 1
     recorded_at: str = ""
     resolve: tuple[str, ...] = ()
+    allow_private: bool = False
     upstream_ca: Path | None = None
     redact: tuple[str, ...] = ()
     exempt: tuple[str, ...] = ()
@@ -50,6 +51,7 @@ class CrawlDefaults(BaseModel):
         return replace(
             given,
             resolve=(*parse_all(self.resolve), *given.resolve),
+            allow_private=given.allow_private or self.allow_private,
             upstream_ca=given.upstream_ca or self.upstream_ca,
             secrets=secrets if secrets.keep else replace(secrets, redact=redact, exempt=exempt),
         )
@@ -65,6 +67,7 @@ class CrawlDefaults(BaseModel):
     def __str__(self) -> str:
         """Return the options as on the command line."""
         parts = [f"--resolve '{rule}'" for rule in self.resolve]
+        parts += ["--allow-private"] if self.allow_private else []
         parts += [f"--upstream-ca {self.upstream_ca}"] if self.upstream_ca else []
         parts += [f"--login {self.login_steps}"] if self.login_steps else []
         parts += [f"--redact {name}" for name in self.redact]
@@ -85,6 +88,7 @@ def write_defaults(collection: Collection, options: CrawlOptions) -> None:
     found = CrawlDefaults(
         recorded_at=collection.manifest().recorded_at,
         resolve=tuple(map(str, record.resolve)),
+        allow_private=record.allow_private,
         upstream_ca=record.upstream_ca and record.upstream_ca.resolve(),
         redact=record.secrets.redact,
         exempt=record.secrets.exempt,
@@ -95,7 +99,7 @@ def write_defaults(collection: Collection, options: CrawlOptions) -> None:
         page_timeout=options.page_timeout if options.page_timeout != usual.page_timeout else None,
         retries=options.retries if options.retries != usual.retries else None,
     )
-    changed = {name: value for name, value in found if value not in (None, ())}
+    changed = {name: value for name, value in found if value not in (None, ()) and value is not False}
     merged = read_defaults(collection).model_copy(update=changed)
     path = _path(collection)
     path.parent.mkdir(exist_ok=True)
