@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +74,21 @@ async def test_racing_answers_come_in_one_order(rig):
 async def test_what_is_drawn_by_the_real_clock_is_flagged(rig, tag):
     *_, flags = (await runs(rig, tag, sessions=1))[0]
     assert flags == (f"<{tag[1:].partition('>')[0]}> is drawn by the real clock",)
+
+
+@pytest.fixture
+def font() -> bytes:
+    fonts = sorted(Path("/usr/share/fonts").rglob("*.ttf"))
+    return fonts[0].read_bytes() if fonts else pytest.skip("no TrueType font below /usr/share/fonts")
+
+
+@pytest.mark.parametrize("display", ["optional", "swap"])
+async def test_a_web_font_that_may_come_too_late_to_be_shown_is_flagged(rig, font, display):
+    rig.site.pages["http://site.test/f.ttf"] = ("font/ttf", font)
+    face = f"@font-face {{font-family: Own; src: url(/f.ttf); font-display: {display}}}"
+    *_, flags = (await runs(rig, f"<style>{face} p {{font-family: Own}}</style><p>Text", sessions=1))[0]
+    late = ("Own is shown or not by the real clock (font-display)",)
+    assert flags == (late if display == "optional" else ())
 
 
 async def test_an_answer_that_comes_after_it_was_given_up_is_flagged(rig, monkeypatch):

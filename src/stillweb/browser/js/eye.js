@@ -133,6 +133,9 @@
     for (const { localName } of document.querySelectorAll("marquee, progress:indeterminate")) {
       flags.push(`<${localName}> is drawn by the real clock`);
     }
+    for (const { display, family, status } of document.fonts) {
+      if (display === "optional" && ["loading", "loaded"].includes(status)) flags.push(`${family} is shown or not by the real clock (font-display)`);
+    }
     for (const { content } of document.querySelectorAll("meta[http-equiv=refresh i]")) {
       if (parseFloat(content) > 0) flags.push(`${location.href} is refreshed by the real clock`);
     }
