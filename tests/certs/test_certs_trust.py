@@ -50,8 +50,8 @@ async def run(*command: str, **environment: str) -> tuple[int, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    told, _ = await program.communicate()
-    return program.returncode or 0, told.decode()
+    printed, _ = await program.communicate()
+    return program.returncode or 0, printed.decode()
 
 
 def exports(text: str) -> dict[str, str]:
@@ -60,12 +60,12 @@ def exports(text: str) -> dict[str, str]:
 
 
 async def test_python(ca, server):
-    status, told = await run(sys.executable, "-c", FETCH, server)
+    status, printed = await run(sys.executable, "-c", FETCH, server)
     assert status
-    assert "CERTIFICATE_VERIFY_FAILED" in told
+    assert "CERTIFICATE_VERIFY_FAILED" in printed
     write_bundle(ca)
-    status, told = await run(sys.executable, "-c", FETCH, server, **exports(trust_recipe(ca, "python").text))
-    assert (status, told.strip()) == (0, "hello")
+    status, printed = await run(sys.executable, "-c", FETCH, server, **exports(trust_recipe(ca, "python").text))
+    assert (status, printed.strip()) == (0, "hello")
 
 
 def test_the_bundle_keeps_the_roots_and_holds_ours_once(ca, tmp_path):
@@ -78,8 +78,8 @@ def test_the_bundle_keeps_the_roots_and_holds_ours_once(ca, tmp_path):
 async def test_node(ca, server):
     script = f"fetch('{server}').then(r => r.text()).then(console.log, () => process.exit(3))"
     assert (await run("node", "-e", script))[0] == 3
-    status, told = await run("node", "-e", script, **exports(trust_recipe(ca, "node").text))
-    assert (status, told.strip()) == (0, "hello")
+    status, printed = await run("node", "-e", script, **exports(trust_recipe(ca, "node").text))
+    assert (status, printed.strip()) == (0, "hello")
 
 
 @pytest.mark.skipif(shutil.which("certutil") is None, reason="no certutil here (libnss3-tools)")
@@ -88,9 +88,9 @@ def test_nss_is_replaced_and_not_piled_up(ca, tmp_path):
     install_nss(CertAuthority.init(tmp_path / "older"), database)
     install_nss(ca, database)
     listing = ["certutil", "-L", "-d", f"sql:{database}"]
-    told = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
-    assert told.count("stillweb-replay") == 1
-    assert "C,," in told
+    printed = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
+    assert printed.count("stillweb-replay") == 1
+    assert "C,," in printed
     shown = subprocess.run([*listing, "-a", "-n", "stillweb-replay"], capture_output=True, check=True).stdout
     assert b"".join(shown.split()) == b"".join(ca.cert_pem.split())
 

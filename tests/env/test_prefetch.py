@@ -277,7 +277,7 @@ async def test_only_where_a_page_stands_still(replay, browser):
         Env(replay.url, level="exact", options=EnvOptions(prefetch=-1))
     async with Env(replay.url, level="exact", browser=browser) as env:
         await env.reset(url=HOME)
-        with pytest.raises(UsageError, match="prefetching is off") as told:
+        with pytest.raises(UsageError, match="prefetching is off") as raised:
             env.prepare(url=HOME)
-        assert "prefetch=1" in told.value.hint
+        assert "prefetch=1" in raised.value.hint
         assert len(await env.fork(1)) == 1
