@@ -64,7 +64,8 @@ async def test_python(ca, server):
     assert status
     assert "CERTIFICATE_VERIFY_FAILED" in printed
     write_bundle(ca)
-    status, printed = await run(sys.executable, "-c", FETCH, server, **exports(trust_recipe(ca, "python").text))
+    variables = exports(trust_recipe(ca, "python").text)
+    status, printed = await run(sys.executable, "-c", FETCH, server, **variables)
     assert (status, printed.strip()) == (0, "hello")
 
 
