@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 
 from stillweb.benchmarks.candidates import (
@@ -263,12 +263,7 @@ def sort_tables(facts: SiteFacts) -> Iterator[TaskCandidate]:
 def _sorted(
     facts: SiteFacts, page: SitePage, tables: tuple[SiteTable, SiteTable], column: str, target: str
 ) -> Iterator[TaskCandidate]:
-    before, after = tables
-    for index, read in enumerate(before.columns):
-        value, old = after.rows[0][index], before.rows[0][index]
-        if read == column or not is_attribute(read) or not is_value(value) or fold(value) == fold(old):
-            continue
-        others = [row[index] for row in (*before.rows, *after.rows[1:]) if fold(row[index]) != fold(value)]
+    for read, value, others in _new_first_row(*tables, list(enumerate(tables[0].columns)), {column}):
         yield TaskCandidate(
             "sort",
             "sort/table",
@@ -282,6 +277,18 @@ def _sorted(
             shows=(value,),
         )
         return
+
+
+def _new_first_row(
+    before: SiteTable, after: SiteTable, order: Iterable[tuple[int, str]], known: Container[str]
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield the attributes that differ in the first row: column, value after, other values of the column."""
+    for index, column in order:
+        value, old = after.rows[0][index], before.rows[0][index]
+        if column in known or not is_attribute(column) or not is_value(value) or fold(value) == fold(old):
+            continue
+        others = [row[index] for row in (*before.rows, *after.rows[1:]) if fold(row[index]) != fold(value)]
+        yield column, value, others
 
 
 def filter_rows(facts: SiteFacts) -> Iterator[TaskCandidate]:
@@ -318,11 +325,8 @@ def _filtered(facts: SiteFacts, page: SitePage, name: str, after: SitePage) -> T
     ]
     if len(columns) != 1:
         return None
-    for index, read in facts.shuffled(list(enumerate(shown.columns)), page.url, name):
-        value, old = shown.rows[0][index], before.rows[0][index]
-        if read in columns or not is_attribute(read) or not is_value(value) or fold(value) == fold(old):
-            continue
-        others = [row[index] for row in (*before.rows, *shown.rows[1:]) if fold(row[index]) != fold(value)]
+    order = facts.shuffled(list(enumerate(shown.columns)), page.url, name)
+    for read, value, others in _new_first_row(before, shown, order, set(columns)):
         return TaskCandidate(
             "filter",
             "filter/rows",

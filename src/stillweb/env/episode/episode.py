@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from playwright.async_api import Browser, BrowserContext, Page
@@ -175,6 +176,11 @@ _REJECTED = {
 }
 
 
+@lru_cache(maxsize=64)  # each reset asks; 200 rules take 0.1 s to read
+def _has_clock(rules: str) -> bool:
+    return Rules.parse(rules).clock is not None
+
+
 @dataclass(frozen=True, slots=True)
 class EpisodeReplay:
     """A replay server and its description."""
@@ -189,8 +195,8 @@ class EpisodeReplay:
 
     def compares_times(self, collection: str) -> bool:
         """Return True if the server finds requests of a collection by the pages' time."""
-        rules = Rules.parse(str(self.info.manifests.get(collection, {}).get("rules", "")))
-        return bool(self.info.features.get("date")) and rules.clock is not None
+        rules = str(self.info.manifests.get(collection, {}).get("rules", ""))
+        return bool(self.info.features.get("date")) and _has_clock(rules)
 
     async def of(self, session: OpenSession) -> EpisodeReplay:
         """Return the server with its description of the pack that a session replays.
