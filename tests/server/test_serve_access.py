@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -22,10 +22,10 @@ from stillweb.polling import poll
 from stillweb.server.cluster.joining import joined
 from stillweb.server.cluster.nodes import resolve_node_url
 from stillweb.server.failures import FailureKind, RequestRefused
-from stillweb.server.guard import BODY_BYTES, BodyLimit
+from stillweb.server.guard import BODY_BYTES, BodyLimit, LimitedConnection
 from stillweb.server.keys import CLIENT_HEADER, AccessKeys, KeyHolder, read_keys
 from stillweb.server.monitor.monitor import status_of
-from stillweb.server.serving import serve_master
+from stillweb.server.serving import serve_master, serve_viewer
 
 KEYS = AccessKeys({"ada": "key-of-ada", "eve": "key-of-eve"}, {"": "node-key"})
 
@@ -284,6 +284,31 @@ async def test_bodies_have_a_limit_a_time_and_a_sum():
     both = await asyncio.gather(*(posted(limit, [b"x" * 90]) for _ in range(2)))
     assert sorted(status for status, _ in both) == [408, 503]
     assert await posted(limit, [b"x" * 100, b""]) == (200, 2)  # nothing is held any more
+
+
+async def test_fields_of_a_request_have_a_limit_and_a_time(tmp_path, monkeypatch):
+    async with serve_viewer(tmp_path) as url:
+        port = httpx.URL(url).port
+
+        async def answer(*parts):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            with suppress(ConnectionError):
+                for part in (b"GET / HTTP/1.1\r\nHost: localhost\r\n", *parts):
+                    writer.write(part)
+                    await writer.drain()
+            received = await reader.read()
+            writer.close()
+            return received
+
+        large = [b"X-A: " + b"a" * size + b"\r\n" for size in (*[9000] * 7, 3000)]  # nothing is left unread
+        assert (await answer(*large)).startswith(b"HTTP/1.1 400")
+        whole = await answer(b"Connection: close\r\n", b"X-A: " + b"a" * 9000 + b"\r\n\r\n")
+        assert whole.startswith(b"HTTP/1.1 200")
+        async with httpx.AsyncClient(trust_env=False) as client:  # the time starts anew with each request
+            for _ in range(2):
+                assert (await client.get(f"{url}/")).status_code == 200
+        monkeypatch.setattr(LimitedConnection, "head_seconds", 0.1)
+        assert await answer(b"X-A: a\r\n") == b""  # the blank line never arrives
 
 
 @pytest.mark.browser

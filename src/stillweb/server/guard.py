@@ -20,6 +20,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from stillweb import __version__
 from stillweb.errors import StillwebError
@@ -32,6 +33,55 @@ BODY_BYTES = 8 << 20
 
 _TOTAL_BYTES = 16 * BODY_BYTES
 _BODY_SECONDS = 30.0
+
+
+class LimitedConnection(HttpToolsProtocol):
+    """A connection that ends if the request line and fields are late or large: uvicorn limits neither.
+
+    Without a limit, anyone who can connect could fill the memory with one endless request.
+
+    Attributes:
+        head_bytes: maximum bytes of the request line and fields.
+        head_seconds: maximum time until they have arrived.
+    """
+
+    head_bytes = 64 << 10
+    head_seconds = 30.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._received = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_arrived()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._head_timer is not None:
+            self._received += len(data)
+        super().data_received(data)  # may find the end of the fields, and a body after it
+        if self._received > self.head_bytes and not self.transport.is_closing():
+            self.send_400_response(f"The request's fields are larger than {self.head_bytes:,} bytes.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        self._head_arrived()
+        super().on_headers_complete()
+
+    def _expect_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_seconds, self.transport.close)
+
+    def _head_arrived(self) -> None:
+        self._received = 0
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
 
 class BodyLimit:

@@ -25,7 +25,7 @@ except ImportError as missing:
 
 from stillweb.server.cluster.master import Master, make_master_app
 from stillweb.server.engine import Engine
-from stillweb.server.guard import BODY_BYTES, VIEWER, base_app, is_loopback
+from stillweb.server.guard import BODY_BYTES, VIEWER, LimitedConnection, base_app, is_loopback
 from stillweb.server.keys import AccessKeys
 from stillweb.server.monitor import monitor
 from stillweb.server.monitor.history import HistoryRecorder
@@ -153,7 +153,7 @@ async def _answering(app: FastAPI, listener: socket.socket) -> AsyncIterator[Non
     """Answer requests until the block is left; requests under way still complete."""
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=LimitedConnection,
         ws="websockets-sansio",
         ws_max_size=BODY_BYTES,
         lifespan="off",
