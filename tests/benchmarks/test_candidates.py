@@ -104,6 +104,23 @@ def test_impossible_questions_name_what_no_page_has(facts):
         assert candidate.slots[0].casefold().replace(" ", "") not in text
 
 
+def test_an_invented_name_has_parts_of_two_names_with_the_same_attribute():
+    body = "<body><h1>{}</h1><table><tr><th>{}</th><td>{}</td></tr></table></body>"
+    named = [("Piz Nair", "Height"), ("Monte Rosa", "Height"), ("Anna Berg", "Town"), ("Beat Thal", "Town")]
+    pages = {
+        url: read_page(url, body.format(name, attribute, f"{number} units"))
+        for number, (name, attribute) in enumerate(named)
+        for url in [f"https://s.test/{number}"]
+    }
+    for seed in range(9):
+        found = {each.slots for each in impossible(SiteFacts(SiteMap(pages), seed))}
+        assert found
+        assert found <= {
+            *(("Piz Rosa", "Height"), ("Monte Nair", "Height")),
+            *(("Anna Thal", "Town"), ("Beat Berg", "Town")),
+        }
+
+
 def test_forms_are_scored_by_what_they_send(facts):
     (candidate, *_) = send_forms(facts)
     pattern = candidate.evaluation.requests[0]
@@ -111,6 +128,38 @@ def test_forms_are_scored_by_what_they_send(facts):
     assert set(pattern.body) == {"name", "mail", "topic"}
     assert [act["action"] for act in candidate.acts] == ["fill", "fill", "select", "click"]
     assert candidate.neighbours[0] != candidate.acts
+
+
+def test_a_form_gets_different_texts_that_suit_its_page():
+    area = '<label>{} <textarea name="{}"></textarea></label>'
+    fields = area.format("Text", "a") + area.format("Summary:", "b")
+    form = f'<form action="/save" method="post">{fields}<button>Save</button></form>'
+    page = read_page("https://s.test/e", f"<body><h1>Editing Piers</h1>{form}</body>")
+    found = list(send_forms(SiteFacts(SiteMap({page.url: page}), 7)))
+    assert found
+    for candidate in found:
+        texts = [act["value"] for act in candidate.acts if act["action"] == "fill"]
+        assert len(set(texts)) == 2
+        assert "under “Summary”" in candidate.goal
+        assert "order" not in candidate.goal
+
+
+def test_the_value_that_several_rows_have_is_no_name_of_a_row():
+    head = "<tr><th>Priority</th><th>Subject</th><th>Status</th></tr>"
+
+    def page(url: str, *rows: str) -> SitePage:
+        cells = "".join("<tr><td>{}</td><td>{}</td><td>{}</td></tr>".format(*row.split()) for row in rows)
+        return read_page(
+            url, f"<title>Faults</title><body><h2>Issues</h2><table>{head}{cells}</table></body>"
+        )
+
+    few = page("https://s.test/?high", "High Lamp New", "Low Door New")
+    most = page("https://s.test/", "High Lamp New", "Low Door New", "Low Gate New")
+    site = SiteMap({few.url: few, most.url: most})
+    assert {each.slots[0] for each in report_values(SiteFacts(site, 7))} == {"High", "Lamp", "Door", "Gate"}
+    more = page("https://s.test/all", "High Lamp New", "Low Door New", "High Wall New")
+    site = SiteMap({few.url: few, most.url: most, more.url: more})
+    assert {each.slots[0] for each in report_values(SiteFacts(site, 7))} == {"Lamp", "Door", "Gate", "Wall"}
 
 
 def planner(site, parts=None) -> TaskPlanner:
@@ -128,6 +177,16 @@ def test_a_plan_leads_from_a_start_page_by_named_links(site, facts):
     assert plan.task.origin
     assert plan.task.origin.length == 3
     assert not any("bid" in step for step in plan.oracle)
+
+
+def test_pages_without_links_between_them_are_start_pages_of_their_own():
+    body = "<body><h1>{0}</h1><table><tr><th>Code</th><td>X{0}</td></tr></table></body>"
+    urls = [f"https://s.test/{number}" for number in range(3)]
+    pages = {url: read_page(url, body.format(f"Lamp {url[-1]}")) for url in urls}
+    site = SiteMap(pages, starts=(urls[0],))
+    planner = TaskPlanner(site, dict.fromkeys(urls, "train"), "shop", 7, 3)
+    plans = [planner.plan(each, "t") for each in report_values(SiteFacts(site, 7))]
+    assert {plan.task.start_url for plan in plans if plan} == set(urls)
 
 
 def test_a_plan_stays_in_its_part(site, facts):

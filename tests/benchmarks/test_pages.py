@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import shop_site
 
-from stillweb.benchmarks.pages import SiteFact, SiteItem, SiteLink, SiteOpener, fold, read_page
-from stillweb.benchmarks.site import SiteMap, split_pages
+from stillweb.benchmarks.pages import SiteFact, SiteItem, SiteLink, SiteOpener, SitePage, fold, read_page
+from stillweb.benchmarks.site import SiteMap, split_pages, with_subjects
 
 URL = "https://site.test/a/page"
 
@@ -54,6 +54,72 @@ def test_pairs_of_row_headers_and_definition_lists_are_facts_of_the_page():
         SiteFact("Oak lamp", "Code", "A 1", "pair"),
         SiteFact("Oak lamp", "Weight", "2 kg", "pair"),
     )
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        '<div><div class="label">Status:</div><div class="value">New</div></div>',
+        "<li><strong>Status</strong>: New</li>",
+        '<p><b>Status:</b> <a href="/new">New</a></p>',
+    ],
+)
+def test_a_label_with_a_colon_and_a_value_is_a_fact(element):
+    assert read(f"<h1>Bug 7</h1>{element}").facts == (SiteFact("Bug 7", "Status", "New", "pair"),)
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        "<p><b>Status:</b> <select><option>New</option></select></p>",
+        '<p><a href="/x">Status</a>: New</p>',
+        "<p><b>Status:</b></p>",
+        "<p><b>Note</b> that it is new</p>",
+        "<table><tr><th></th><td>New</td></tr></table><dl><dt> </dt><dd>New</dd></dl>",
+    ],
+)
+def test_a_field_a_link_and_an_empty_label_give_no_fact(element):
+    assert read(f"<h1>Bug 7</h1>{element}").facts == ()
+
+
+def test_a_number_sign_within_a_heading_stays_and_marks_after_it_go():
+    page = read(
+        '<h1>Bug #29</h1><h2>Install<a href="#i">#</a></h2><h2>Use <a href="#u">§</a></h2>'
+        '<h3>Rocks<span>[<a href="/e">edit</a>]</span></h3><h3>List [draft]</h3>'
+    )
+    assert [text for _, text in page.headings] == ["Bug #29", "Install", "Use", "Rocks", "List [draft]"]
+
+
+def test_columns_without_a_name_do_not_hide_the_facts_of_the_others():
+    head = '<tr><th><input type="checkbox"></th><th>#</th><th>Subject</th><th>Status</th><th></th></tr>'
+    row = (
+        '<tr><td><input type="checkbox"></td><td>{0}</td><td>Fault {0}</td><td>New</td><td>Actions</td></tr>'
+    )
+    rows = (row.format("a"), row.format("b"))
+    page = read(f"<h2>Issues</h2><table>{head}{''.join(rows)}</table>")
+    assert [(fact.subject, fact.attribute) for fact in page.facts] == [
+        ("Fault a", "Status"),
+        ("Fault b", "Status"),
+    ]
+
+
+@pytest.mark.parametrize(("links", "paginated"), [("", False), ('<a href="/a/page?n=2">2</a>', True)])
+def test_a_list_is_paginated_if_it_has_links_to_other_parts(links, paginated):
+    assert read(f'<span class="pagination">(1-9/9) {links}</span>').paginated is paginated
+
+
+def test_a_main_heading_that_several_pages_share_is_the_name_of_their_section():
+    def page(number: int, title: str, section: str) -> tuple[str, SitePage]:
+        url = f"https://s.test/{number}"
+        html = f"<title>{title} - {section} - Harbour</title><body><h1>{section}</h1>{number}</body>"
+        return url, read_page(url, html)
+
+    rows = [("Bug 1", "Crane"), ("Bug 2", "Crane"), ("News", "Crane"), ("News", "Pier"), ("Bug 5", "Pier")]
+    rows += [("Tide", "Tide table"), ("Moon", "Moon table"), ("Sun", "Sun table"), ("Wind", "Wind table")]
+    pages = with_subjects(dict(page(number, *row) for number, row in enumerate(rows)))
+    assert [each.subject for each in pages.values()][:6] == [
+        *("Bug 1", "Bug 2", "News - Crane", "News - Pier", "Bug 5", "Tide table"),
+    ]
 
 
 def test_cells_are_facts_if_a_column_names_the_rows():

@@ -144,6 +144,8 @@ class SiteFacts:
             plain = len(fact.subject.split()) <= _WORDS_OF_VALUE and not re.search(r"[\\\"]", fact.subject)
             if not self._is_on_every_page(fact.context):
                 return False
+            if (fold(fact.context), fold(fact.subject)) in self._repeated:
+                return False  # such as a priority, which names the row only where the table is filtered
             return is_name(fact.context) and bool(_LETTERS.search(fact.subject)) and plain
         return self.prices.get(fact.subject) == fact.value
 
@@ -158,6 +160,15 @@ class SiteFacts:
             for page in self.pages
             if not any(fold(table.name) == fold(page.subject) for table in page.tables)
         )
+
+    @cached_property
+    def _repeated(self) -> frozenset[tuple[str, str]]:
+        """Name of a table and text, for the texts that several rows of a table of that name have."""
+        found: set[tuple[str, str]] = set()
+        for table in (table for page in self.pages for table in page.tables):
+            counts = Counter(text for row in table.rows for text in set(map(fold, row)))
+            found.update((fold(table.name), text) for text, count in counts.items() if count > 1)
+        return frozenset(found)
 
     @cached_property
     def _properties(self) -> frozenset[str]:

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 from urllib.parse import urlencode
 
@@ -34,6 +35,15 @@ _TEXTS = (
     "Is this also available in another size?",
     "Thank you for the quick reply",
     "Please confirm that you have received this",
+)
+_CORRESPONDENCE = re.compile(r"contact|message|order|support|question|enquir|inquir|ticket", re.IGNORECASE)
+_NOTES = (
+    "First draft, to be reviewed",
+    "Checked and updated today",
+    "Needs a second look",
+    "Moved here from the old list",
+    "Corrected two spelling mistakes",
+    "Agreed at the meeting on Monday",
 )
 _REVIEWS = (
     "Arrived quickly and works well",
@@ -84,9 +94,10 @@ def send_forms(facts: SiteFacts) -> Iterator[TaskCandidate]:
         rng = clock.seeded("tasks", facts.seed, page.url, form.action)
         for _ in range(3):
             person = rng.choice(_PEOPLE)
-            texts = _REVIEWS if _REVIEW.search(f"{button.label} {form.action}") else _TEXTS
-            fillings = [_drawn(each, rng, person, texts) for each in fields]
-            other = _other(fields[-1], rng, texts, fillings[-1])
+            texts = _texts_for(page, form)
+            drawn = cycle(rng.sample(texts, len(texts)))
+            fillings = [_drawn(each, rng, person, drawn) for each in fields]
+            other = _other(fields[-1], rng, drawn, fillings[-1])
             yield _sent(page, form, fillings, other)
 
 
@@ -94,7 +105,7 @@ def _sent(page: SitePage, form: SiteForm, fillings: Sequence[_Filling], other: _
     button = form.button
     assert button is not None
     press: Act = {"action": "click", "role": "button", "name": button.label}
-    wanted = _listed([f"“{each.text}” under “{each.control.label}”" for each in fillings])
+    wanted = _listed([f"“{each.text}” under “{each.control.title}”" for each in fillings])
     acts = (*(each.act for each in fillings), press)
     return TaskCandidate(
         "form",
@@ -132,7 +143,7 @@ def press_buttons(facts: SiteFacts) -> Iterator[TaskCandidate]:
         else:
             count = rng.randint(2, 5)
             sent[numbers[0].name] = str(count)
-            goal = f"Add “{page.subject}” to the {match[1].lower()}, {count} times. Use “{numbers[0].label}”."
+            goal = f"Add “{page.subject}” to the {match[1].lower()}, {count} times. Use “{numbers[0].title}”."
             acts = (_Filling(numbers[0], str(count), str(count)).act, press)
             neighbours, template = ((press,),), "form/add-several"
         yield TaskCandidate(
@@ -260,7 +271,7 @@ def choose_options(facts: SiteFacts) -> Iterator[TaskCandidate]:
                 "sort",
                 "sort/option",
                 (page.subject, lists[0].name, value),
-                f"On the page “{page.subject}”, set “{lists[0].label}” to “{label}”{pressed}. "
+                f"On the page “{page.subject}”, set “{lists[0].title}” to “{label}”{pressed}. "
                 "Which item is then listed first? Answer with its name.",
                 AnswerEvaluator(exact=first[0].name),
                 (page.url,),
@@ -274,7 +285,7 @@ def choose_options(facts: SiteFacts) -> Iterator[TaskCandidate]:
             "filter",
             "filter/option",
             (form.action, lists[0].name, value),
-            f"On the page “{page.subject}”, set “{lists[0].label}” to “{label}”{pressed}.",
+            f"On the page “{page.subject}”, set “{lists[0].title}” to “{label}”{pressed}.",
             _request(form, {lists[0].name: value}),
             (page.url,),
             (_Filling(lists[0], label, value).act, *press),
@@ -341,7 +352,15 @@ def _fillable(form: SiteForm) -> list[SiteControl]:
     return (must + [each for each in fields if not each.required])[: max(_MOST_FIELDS, len(must))]
 
 
-def _other(control: SiteControl, rng: Any, texts: Sequence[str], unlike: _Filling) -> _Filling:
+def _texts_for(page: SitePage, form: SiteForm) -> Sequence[str]:
+    """Return texts that suit a form, by the words of its button, its URL and its page."""
+    words = f"{form.button.label if form.button else ''} {form.action}"
+    if _REVIEW.search(words):
+        return _REVIEWS
+    return _TEXTS if _CORRESPONDENCE.search(f"{words} {page.subject}") else _NOTES
+
+
+def _other(control: SiteControl, rng: Any, texts: Iterator[str], unlike: _Filling) -> _Filling:
     """Return a control with another value."""
     for _ in range(20):
         filling = _drawn(control, rng, rng.choice(_PEOPLE), texts)
@@ -350,7 +369,7 @@ def _other(control: SiteControl, rng: Any, texts: Sequence[str], unlike: _Fillin
     return filling
 
 
-def _drawn(control: SiteControl, rng: Any, person: str, texts: Sequence[str]) -> _Filling:
+def _drawn(control: SiteControl, rng: Any, person: str, texts: Iterator[str]) -> _Filling:
     """Return a control with a value that suits its label; names and addresses are those of one person."""
     named = f"{control.name} {control.label}".lower()
     if control.kind == "select":
@@ -372,9 +391,9 @@ def _drawn(control: SiteControl, rng: Any, person: str, texts: Sequence[str]) ->
     elif re.search(r"name|user|author", named):
         text = person
     elif re.search(r"title|subject|headline", named):
-        text = rng.choice(_TITLES if texts is _REVIEWS else ("Question", "Request", "Order"))
+        text = rng.choice(_TITLES if _REVIEW.search(control.name) else ("Question", "Request", "Order"))
     else:
-        text = rng.choice(texts)
+        text = next(texts)
     return _Filling(control, text, text)
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 PRICE = re.compile(r"(?P<before>[£$€])\s?(?P<number>\d[\d,]*(?:\.\d\d)?)|(?P<after>\d[\d.]*,\d\d)\s?€")
 _INVISIBLE = "script, style, noscript, template, [hidden], [aria-hidden=true], svg, head > *:not(title)"
 _HIDDEN_STYLE = re.compile(r"display:\s*none|visibility:\s*hidden")
-_PERMALINK = re.compile(r"[¶#§🔗\ue000-\uf8ff]+")
+_PERMALINK = re.compile(r"[¶🔗\ue000-\uf8ff]+|(?<!\S)[#§]+(?!\S)|[#§]+$")
+_SECTION_MARK = re.compile(r"\s*\[([^\[\]]{1,30})\]$")  # "[edit]" after a heading
 _CARDS = "article, li, tr, [class*=product], [class*=card], [class*=item]"
 _NOWHERE = re.compile(r"#|javascript:|$", re.IGNORECASE)
 _NAMED_MENU = ("aria-controls", "data-target", "data-bs-target", "href")
@@ -44,6 +45,7 @@ _NEXT = re.compile(r"next( page)?\W*", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _SORT_MARKS = " ▲▼△▽↑↓⇅↕"  # of the column that a table is sorted by
 _LONGEST = 400  # characters of a text that is kept
+_LONGEST_LABEL = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,11 @@ class SiteControl:
     required: bool = False
     checked: bool = False
     options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The label as a sentence quotes it: without a colon or the mark of required fields at its end."""
+        return self.label.rstrip(" :*") or self.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +255,17 @@ def _joined(base: str, reference: str) -> str:
 
 def _headings(tree: LexborHTMLParser) -> Iterator[tuple[int, str]]:
     for node in tree.css("h1, h2, h3, h4"):
-        if text := _text(node):
+        if text := _heading(node):
             yield int(str(node.tag)[1]), text
+
+
+def _heading(node: Any) -> str:
+    """Return a heading's text without a link in brackets at its end, such as "[edit]"."""
+    text = _text(node)
+    mark = _SECTION_MARK.search(text)
+    if mark and any(_text(link) and _text(link) in mark[1] for link in node.css("a[href]")):
+        return text[: mark.start()]
+    return text
 
 
 # --- links -----------------------------------------------------------------------------------------
@@ -321,7 +337,7 @@ def _link_name(node: Any) -> str:
 
 def _is_paginated(tree: LexborHTMLParser, url: str) -> bool:
     """Return whether a page is a part of a list; chapters that name their next chapter are none."""
-    if tree.css_first(".pagination, .pager, [class*=paginat]"):
+    if tree.css_first(".pagination a[href], .pager a[href], [class*=paginat] a[href]"):
         return True
     for node in tree.css("a[href], link[rel=next]"):
         if _attribute(node, "rel") == "next" or _NEXT.fullmatch(_text(node)):
@@ -335,17 +351,32 @@ def _is_paginated(tree: LexborHTMLParser, url: str) -> bool:
 
 
 def _pairs(tree: LexborHTMLParser, subject: str) -> Iterator[SiteFact]:
-    """Yield the facts of two-column tables with row headers, and of definition lists."""
+    """Yield the facts of two-column tables with row headers, of definition lists, and of "Label: value"."""
     for row in tree.css("tr"):
         cells = [node for node in row.iter() if node.tag in ("td", "th")]
-        if [cell.tag for cell in cells] == ["th", "td"]:
+        if [cell.tag for cell in cells] == ["th", "td"] and _label(_text(cells[0])):
             yield SiteFact(subject, _label(_text(cells[0])), _text(cells[1]), "pair")
     for listed in tree.css("dl"):
         parts = [node for node in listed.iter() if node.tag in ("dt", "dd")]
         for term, value, after in zip(parts, parts[1:], [*parts[2:], None], strict=False):
             single = after is None or after.tag == "dt"
-            if (term.tag, value.tag) == ("dt", "dd") and single:
+            if (term.tag, value.tag) == ("dt", "dd") and single and _label(_text(term)):
                 yield SiteFact(subject, _label(_text(term)), _text(value), "pair")
+    for node in tree.css("div, p, li, span, td"):
+        if labelled := _labelled(node):
+            yield SiteFact(subject, *labelled, "pair")
+
+
+def _labelled(node: Any) -> tuple[str, str] | None:
+    """Return label and value of an element with "Label: value", the label in an element of its own."""
+    children = list(node.iter())
+    if not 1 <= len(children) <= 2 or children[0].tag == "a" or any(children[0].iter()):
+        return None
+    label = _label(_text(children[0]))
+    if not 0 < len(label) <= _LONGEST_LABEL or node.css_first("input, select, textarea, button"):
+        return None
+    match = re.fullmatch(rf"{re.escape(label)}\s?:\s*(.+)", _text(node))
+    return (label, match[1]) if match else None
 
 
 def _label(text: str) -> str:
@@ -385,7 +416,7 @@ def _table_name(node: Any) -> str:
         before = node.prev
         while before is not None:
             if before.tag in ("h1", "h2", "h3", "h4"):
-                return _text(before)
+                return _heading(before)
             before = before.prev
         node = node.parent
     return ""
@@ -395,11 +426,12 @@ def _cells(tables: tuple[SiteTable, ...]) -> Iterator[SiteFact]:
     """Yield the cells of tables that have a column which names the rows."""
     for table in tables:
         key = table.key
-        if key is None or len(set(table.columns)) < len(table.columns):
+        named = [column for column in table.columns if column]
+        if key is None or len(set(named)) < len(named):
             continue
         for row in table.rows:
             for column, value in zip(table.columns, row, strict=True):
-                if column != table.columns[key] and row[key]:
+                if column and column != table.columns[key] and row[key]:
                     yield SiteFact(row[key], column, value, "cell", table.name)
 
 

@@ -93,10 +93,9 @@ class TaskPlanner:
             best = max(sorted(reach), key=lambda url: (len(reach[url] & left), len(reach[url])))
             chosen.append(best)
             left -= reach.pop(best)
-        if not chosen:  # no page of the part leads to another one
-            alone = sorted(within, key=lambda url: (-len(self._site.pages[url].links), url))
-            chosen = [url for url in self._site.starts if url in within] + alone
-        return tuple(dict.fromkeys(chosen))[:most]
+        # Further tasks begin on the page that they are about: no page leads to it.
+        alone = sorted(left, key=lambda url: (-len(self._site.pages[url].links), url))
+        return tuple(dict.fromkeys(chosen + [url for url in self._site.starts if url in left] + alone))[:most]
 
     def plan(
         self, candidate: TaskCandidate, task_id: str, without: frozenset[str] = frozenset()

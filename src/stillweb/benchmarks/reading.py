@@ -218,16 +218,17 @@ def compare_rows(facts: SiteFacts) -> Iterator[TaskCandidate]:
             if is_attribute(column) and all(_number(row[index]) is not None for row in table.rows)
         ]
         for column, numbers in facts.shuffled(numeric, page.url, table.name)[:1]:
-            top = max(numbers)
+            word, pick = facts.shuffled([("highest", max), ("lowest", min)], page.url, column)[0]
+            top = pick(numbers)
             best = keys[numbers.index(top)]
             texts = [row[table.columns.index(column)] for row in table.rows]
-            if numbers.count(top) != 1 or max(texts, key=_version) != texts[numbers.index(top)]:
+            if numbers.count(top) != 1 or pick(texts, key=_version) != texts[numbers.index(top)]:
                 continue  # 3.10 is a later version than 3.9, and a lower number
             yield TaskCandidate(
                 "compare",
-                "compare/highest",
+                f"compare/{word}",
                 (table.name, column),
-                f"Which row of the table “{table.name}” has the highest number under “{column}”? "
+                f"Which row of the table “{table.name}” has the {word} number under “{column}”? "
                 f"Answer with its “{table.columns[table.key]}”.",
                 AnswerEvaluator(exact=best),
                 (page.url,),
@@ -459,7 +460,11 @@ def impossible(facts: SiteFacts) -> Iterator[TaskCandidate]:
         if is_name(fact.subject) and is_attribute(fact.attribute) and facts.is_clear(fact)
         if 1 < len(fact.subject.split()) <= _INVENTED
     ]
-    for (page, one), (_, other) in zip(pairs[::2], pairs[1::2], strict=False):
+    alike: defaultdict[str, list[tuple[SitePage, SiteFact]]] = defaultdict(list)
+    for page, fact in pairs:
+        alike[fold(fact.attribute)].append((page, fact))
+    paired = [two for found in alike.values() for two in zip(found[::2], found[1::2], strict=False)]
+    for (page, one), (_, other) in facts.shuffled(paired, "invented"):
         first, second = one.subject.split(), other.subject.split()
         invented = " ".join([*first[:-1], second[-1]])
         if len(first) != len(second) or not is_name(invented) or fold(invented) in facts.site.folded_text:

@@ -229,17 +229,39 @@ def with_subjects(pages: Mapping[str, SitePage]) -> dict[str, SitePage]:
     )
     heads = Counter(page.title.partition(" | ")[0] for page in pages.values() if " | " in page.title)
     shared = sorted((text for text, count in suffixes.items() if count >= most), key=len, reverse=True)
-    found = {}
+    titles = {}
     for url, page in pages.items():
-        own = [text for level, text in page.headings if level == 1 and main[text] < most]
         title = page.title
         for suffix in shared:
             title = title.removesuffix(suffix).strip()
         if heads[title.partition(" | ")[0]] >= most:
             title = title.partition(" | ")[2]
-        subject = own[0] if len(own) == 1 else title or page.title
-        found[url] = replace(_about(page, subject), title=title or page.title)
+        titles[url] = title or page.title
+    own = {
+        url: [text for level, text in page.headings if level == 1 and main[text] < most]
+        for url, page in pages.items()
+    }
+    of_heading: defaultdict[str, set[str]] = defaultdict(set)
+    for url, texts in own.items():
+        if len(texts) == 1:
+            of_heading[texts[0]].add(titles[url])
+    short = {url: _without_section(titles[url], texts) for url, texts in own.items()}
+    counts = Counter(fold(title) for title in short.values())
+    found = {}
+    for url, page in pages.items():
+        title = short[url] if counts[fold(short[url])] == 1 else titles[url]
+        single = len(own[url]) == 1 and len(of_heading[own[url][0]]) == 1
+        subject = own[url][0] if single else title
+        found[url] = replace(_about(page, subject), title=title)
     return found
+
+
+def _without_section(title: str, headings: Sequence[str]) -> str:
+    """Return a title without the main heading at its end, such as the name of the page's section."""
+    for match in _SUFFIX.finditer(title):
+        if fold(title[match.end() + 1 :]) in map(fold, headings):
+            return title[: match.start()]
+    return title
 
 
 def _about(page: SitePage, subject: str) -> SitePage:
