@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -166,4 +167,40 @@ async def test_responses_of_texts_are_read_at_rests_while_a_page_loads(rig):
         {BUSY}{BUSY}<script>L('last'); addEventListener('load', () => setTimeout(() => new Response('{{"n": 1}}').json().then(({{ n }}) => L(n)), 10));</script>"""
     lines, flags = await shown(rig, body)
     assert lines == ["last", "text", "4", "1"]
+    assert flags == []
+
+
+async def test_messages_without_end_take_time_of_the_page(rig):
+    body = """<p id=p></p><script>const counts = {}; const step = (name) => { counts[name] = (counts[name] ?? 0) + 1; p.textContent = JSON.stringify(counts); };
+        addEventListener('load', () => setTimeout(() => {
+          onmessage = () => { step('window'); postMessage(0); }; postMessage(0);
+          const { port1, port2 } = new MessageChannel(); port1.onmessage = () => { step('port'); port2.postMessage(0); }; port2.postMessage(0);
+          const [a, b] = [new BroadcastChannel('c'), new BroadcastChannel('c')]; a.onmessage = () => { step('channel'); b.postMessage(0); }; b.postMessage(0);
+          const task = () => { step('task'); scheduler.postTask(task); }; task();
+          setTimeout(async () => { for (;;) { step('yield'); await scheduler.yield(); } }, 60);
+          const w = new Worker(URL.createObjectURL(new Blob(['onmessage = () => postMessage(0)']))); w.onmessage = () => { step('worker'); w.postMessage(0); }; w.postMessage(0);
+        }));</script>"""
+    rig.site.pages[HOME] = body
+    async with rig.visit(Level.EXACT) as visit:
+        await visit.page.goto(HOME, wait_until="commit")
+        settled = await settle(visit.page, visit.activity, horizon=600)
+        assert settled.reason.startswith("still changing after")
+        counts = json.loads(await page_text(visit.page))
+        assert len(counts) == 6
+        assert 500 < max(counts.values()) < 11_000
+        assert state_of(visit.context).exact.flags == []
+
+
+async def test_databases_open_one_after_the_other(rig):
+    body = f"""<script>
+        const fill = (name) => {{ const o = indexedDB.open(name, 1); o.onupgradeneeded = () => {{ L(`upgrade ${{name}}`); const s = o.result.createObjectStore('s'); for (let n = 0; n < 30; n++) s.add('x'.repeat(9e4), n); }};
+          o.onsuccess = () => {{ let count = 0; o.result.transaction('s').objectStore('s').openCursor().onsuccess = ({{ target: {{ result }} }}) => {{ count += 1; result ? result.continue() : L(`${{name}} ${{count}}`); }}; L(`open ${{name}}`); }}; }};
+        const drop = () => {{ indexedDB.deleteDatabase('none').onsuccess = ({{ oldVersion }}) => L(`dropped ${{oldVersion}}`); }};
+        drop(); addEventListener('load', () => {{ L('load'); fill('a'); fill('b'); drop(); }});
+        </script>{BUSY}<script>L('first')</script>{BUSY}<script>L('last')</script>"""
+    lines, flags = await shown(rig, body)
+    assert lines == [
+        *("first", "last", "load", "dropped 0"),
+        *("upgrade a", "upgrade b", "dropped 0", "open a", "a 31", "open b", "b 31"),
+    ]
     assert flags == []

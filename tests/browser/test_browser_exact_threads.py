@@ -357,6 +357,11 @@ async def test_a_frame_without_a_request_begins_before_the_next_answer(rig):
     [
         ("speechSynthesis.speak(new SpeechSynthesisUtterance('a'));", "speech runs on the real clock"),
         ("new PressureObserver(() => {}).observe('cpu');", "a PressureObserver reports the machine's load"),
+        ("new Audio('/none.wav');", "http://localhost/none.wav was loaded on other threads"),
+        (
+            "document.createElement('video').src = '/none.webm';",
+            "http://localhost/none.webm was loaded on other threads",
+        ),
         ("cookieStore.onchange = () => {};", "a page hears of changes of cookies at any time"),
         (
             "cookieStore.addEventListener('change', () => {});",

@@ -20,8 +20,6 @@ from typing import Any, Self
 
 from stillweb.browser.cdp.connection import CdpError, CdpSession, is_worker_script
 
-_ROUNDS = 500  # of messages between workers and pages
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerWaits:
@@ -173,11 +171,8 @@ class Workers:
     async def calm(self, idle: Callable[[], Awaitable[object]]) -> None:
         """Deliver messages between workers and pages until none is left in two rounds."""
         still = 0
-        for _ in range(_ROUNDS):
-            if not self._running or still == 2:
-                return
+        while self._running and still < 2:
             still = 0 if await self._deliver(idle) else still + 1
-        self._flag("workers and pages talk to each other without end")
 
     async def move(self, command: str, time: int) -> list[dict[str, Any]]:
         """Move the clocks of all workers; return each one's time and next timer."""

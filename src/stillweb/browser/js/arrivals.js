@@ -6,7 +6,7 @@
   const { then } = Promise.prototype;
   const { defineProperty, getOwnPropertyDescriptor, getPrototypeOf } = Object;
   const { hooks } = pin.time;
-  const { push, wrap, before, flag, isLocal, within } = pin.hold;
+  const { push, wrap, before, flag, isLocal, within, take } = pin.hold;
   const NativePromise = Promise;
   const listen = EventTarget.prototype.addEventListener;
   const dispatch = EventTarget.prototype.dispatchEvent;
@@ -130,6 +130,28 @@
   notes(of("Performance"), ["measureUserAgentSpecificMemory"], "memory is measured");
   notes(of("PressureObserver"), ["observe"], "a PressureObserver reports the machine's load");
   notes(of("SpeechSynthesis"), ["speak"], "speech runs on the real clock");
+  // Of elements in a document eye.js reports it.
+  const { HTMLMediaElement: media } = globalThis;
+  const { get: isConnected } = getOwnPropertyDescriptor(globalThis.Node?.prototype ?? {}, "isConnected") ?? {};
+  const loads = (element, url) => { if (!invoke(isConnected, element)) flag(`${url} was loaded on other threads`); };
+  if (media) {
+    const { load } = media.prototype;
+    const src = getOwnPropertyDescriptor(media.prototype, "src");
+    const { set: setUrl, get: urlOf } = src;
+    media.prototype.load = { load() {
+      invoke(load, this);
+      loads(this, invoke(urlOf, this) || "media");
+    } }.load;
+    defineProperty(media.prototype, "src", { ...src, set(url) {
+      invoke(setUrl, this, url);
+      loads(this, invoke(urlOf, this));
+    } });
+    globalThis.Audio = new Proxy(globalThis.Audio, { construct(target, args, newTarget) {
+      const made = Reflect.construct(target, args, newTarget === globalThis.Audio ? target : newTarget);
+      if (args.length) loads(made, invoke(urlOf, made));
+      return made;
+    } });
+  }
   // Without voices of the system, the list stays empty; the browser process announces it at any time.
   const speech = getOwnPropertyDescriptor(globalThis, "speechSynthesis");
   if (speech) {
@@ -253,7 +275,7 @@
   const { structuredClone } = globalThis;
   MessagePort.prototype.postMessage = { postMessage(message, ...rest) {
     const count = waiting.get(this) ?? 0;
-    if (!count && !isLoading()) return apply(postMessage, this, [message, ...rest]);
+    if (!count && !isLoading() && take()) return apply(postMessage, this, [message, ...rest]);
     const [options] = rest;
     const transfer = [...(Array.isArray(options) ? options : options?.transfer ?? [])];
     const { copy, given } = structuredClone({ copy: message, given: transfer }, { transfer });
@@ -265,7 +287,7 @@
     return undefined;
   } }.postMessage;
   pin.hold.message = (event) => {
-    if (!event.isTrusted || (event.source === window && !isLoading())) return;
+    if (!event.isTrusted || (event.source === window && !isLoading() && take())) return;
     event.stopImmediatePropagation();
     const { data, origin, lastEventId, source, ports } = event;
     const copy = new MessageEvent("message", { data, origin, lastEventId, source, ports: [...ports] });
@@ -340,7 +362,7 @@
   const { postTask, yield: yields } = of("Scheduler") ?? {};
   if (postTask) {
     Scheduler.prototype.postTask = { postTask(callback, ...rest) {
-      if (!isLoading()) return apply(postTask, this, [callback, ...rest]);
+      if (!isLoading() && take()) return apply(postTask, this, [callback, ...rest]);
       return new NativePromise((resolve, reject) => {
         push(() => apply(postTask, this, [callback, ...rest]).then(resolve, reject));
       });
@@ -348,7 +370,7 @@
   }
   if (yields) {
     Scheduler.prototype.yield = { yield() {
-      return isLoading() ? new NativePromise((resolve) => push(resolve)) : invoke(yields, this);
+      return isLoading() || !take() ? new NativePromise((resolve) => push(resolve)) : invoke(yields, this);
     } }.yield;
   }
 

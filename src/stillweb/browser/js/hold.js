@@ -6,7 +6,7 @@
   "use strict";
   const { invoke, applyTo } = pin;
   const { defineProperty, getOwnPropertyDescriptor } = Object;
-  const { hooks, add, nativeTimeout, NativeDate, replace } = pin.time;
+  const { hooks, add, nativeTimeout, NativeDate, now, replace } = pin.time;
   const NativePromise = Promise;
   const listen = EventTarget.prototype.addEventListener;
   const PATIENCE = 5000; // real ms, for work that may never end
@@ -45,7 +45,24 @@
       defineProperty(owner, name, { ...old, value });
     }
   };
-  hooks.pending = () => queue.filter((each) => !each.ready || each.ready()).length + busy.size;
+  // Messages and tasks that cause each other without end would keep the clock at one instant. FREE of them are free, where
+  // a round of messages counts as ROUND; then a round takes as long as a nested timer (HTML §8.6).
+  const FREE = 10_000;
+  const ROUND = 20;
+  const WAIT = 4; // ms
+  let left = FREE;
+  let counted = now();
+  const refill = () => {
+    left = Math.min(FREE, left + (now() - counted) * ROUND / WAIT);
+    counted = now();
+    return left;
+  };
+  const take = (cost = 1) => {
+    if (refill() < cost) return false;
+    left -= cost;
+    return true;
+  };
+  hooks.pending = () => refill() < ROUND ? 0 : queue.filter((each) => !each.ready || each.ready()).length + busy.size;
   hooks.flags = () => flags.splice(0);
   // One result at a time; deliveries without a result (messages, storage events) together.
   hooks.give = async () => {
@@ -61,6 +78,7 @@
     for (const each of [...queue].sort((one, other) => one.rank - other.rank)) {
       if (given && each.ended) break;
       if (each.ready && !each.ready()) continue; // it depends on the network
+      if (!given && !take(each.ended ? 1 : ROUND)) break;
       if (each.ended && await within(each.ended) === "late") {
         flag("work on another thread did not end in time");
         each.ready = () => each.over;
@@ -139,11 +157,9 @@
   wrap(globalThis.NavigatorUAData?.prototype, ["getHighEntropyValues"]);
   wrap(globalThis.Clipboard?.prototype, ["read", "readText", "write", "writeText"]);
   wrap(globalThis.IDBFactory?.prototype, ["databases"]);
-  following(globalThis.IDBFactory?.prototype, ["deleteDatabase"], ["success", "error", "blocked"]);
-  // While a document loads, its parser and the load event run on their own: the events of a request to open a database
-  // would come between them at any time. They are delivered at rests.
+  // Events of requests to open or delete a database come between tasks of the parser, and beside transactions of other
+  // databases, at any time. They are delivered at rests, and a rest comes after the transactions.
   const { IDBFactory: factory, IDBVersionChangeEvent: VersionChange } = globalThis;
-  const { open } = factory?.prototype ?? {};
   const dispatch = EventTarget.prototype.dispatchEvent;
   const OPENING = ["upgradeneeded", "success", "error", "blocked"];
   const announce = (request) => {
@@ -185,12 +201,15 @@
       until(transaction, ["complete", "abort"]);
     };
   };
-  if (open) factory.prototype.open = { open(...args) {
-    const request = applyTo(open, this, args);
-    if (globalThis.document && document.readyState !== "complete") announce(request);
-    else until(request, ["success", "error", "blocked"]);
-    return request;
-  } }.open;
+  for (const name of ["open", "deleteDatabase"]) {
+    const native = factory?.prototype[name];
+    if (!native) continue;
+    factory.prototype[name] = { [name](...args) {
+      const request = applyTo(native, this, args);
+      announce(request);
+      return request;
+    } }[name];
+  }
   following(globalThis.IDBDatabase?.prototype, ["transaction"], ["complete", "abort"]);
 
   // WebAssembly is compiled on other threads; streams of it are first read to their end.
@@ -532,5 +551,5 @@
       },
     });
   }
-  pin.hold = { push, wrap, before, sends, flag, queue, link, connected, isLocal, within };
+  pin.hold = { push, wrap, before, sends, flag, queue, link, connected, isLocal, within, take };
 }
