@@ -121,6 +121,29 @@ def test_an_invented_name_has_parts_of_two_names_with_the_same_attribute():
         }
 
 
+def test_an_invented_row_belongs_to_one_table():
+    rows = "".join(
+        f"<tr><td>{name}</td><td>{n}</td></tr>" for n, name in enumerate(("Anna Berg", "Beat Thal"))
+    )
+    body = (
+        "<body><h1>Keys of {0}</h1><h2>Rooms of {0}</h2><table><tr><th>Name</th><th>Room</th></tr>{1}</table>"
+    )
+    page = read_page("https://s.test/a", body.format("the pier", rows))
+    found = [each.goal for each in impossible(SiteFacts(SiteMap({page.url: page}), 7))]
+    assert len(found) == 1
+    assert re.search(r"table “Rooms of the pier”.*“(Anna Thal|Beat Berg)”", found[0])
+
+
+def test_a_search_field_that_an_icon_names_is_left_out():
+    form = '<form action="/find"><input type="search" name="q" aria-label="{}"></form>'
+    body = f"<body><h1>{{}}</h1>{form.format('⚲')}{form.format('Search')}</body>"
+    names = ("Harbour lights", "Mountain lakes", "Copper mines")
+    urls = [f"https://s.test/{name[:3]}" for name in names]
+    pages = {url: read_page(url, body.format(name)) for url, name in zip(urls, names, strict=True)}
+    found = list(search_words(SiteFacts(SiteMap(pages), 7)))
+    assert {act["name"] for each in found for act in each.acts} == {"Search"}
+
+
 def test_forms_are_scored_by_what_they_send(facts):
     (candidate, *_) = send_forms(facts)
     pattern = candidate.evaluation.requests[0]

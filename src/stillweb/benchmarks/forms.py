@@ -343,8 +343,10 @@ def _is_plain(form: SiteForm) -> bool:
 def _fillable(form: SiteForm) -> list[SiteControl]:
     """Return the fields to fill: required ones and the first others, each with a label of its own."""
     fields = [
-        each for each in form.controls if each.kind in (*_FILLED, "select") and each.name and each.label
-    ]
+        each
+        for each in form.controls
+        if each.kind in (*_FILLED, "select") and each.name and re.search(r"[^\W_]", each.label)
+    ]  # a label of icons often belongs to a copy of the form for small screens
     fields = [each for each in fields if each.kind != "select" or len(each.options) > 2]
     labels = [fold(each.label) for each in fields]
     fields = [each for each in fields if labels.count(fold(each.label)) == 1 and len(each.label) <= 50]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 
 from stillweb.benchmarks.candidates import (
@@ -453,16 +454,12 @@ def chain_links(facts: SiteFacts) -> Iterator[TaskCandidate]:
 
 def impossible(facts: SiteFacts) -> Iterator[TaskCandidate]:
     """Yield questions that no recorded page answers: of an invented subject, or of a missing attribute."""
-    pairs = [(page, fact) for page in facts.pages for fact in page.facts if fact.shape in ("pair", "price")]
-    pairs = [
-        (page, fact)
-        for page, fact in facts.shuffled(pairs, "impossible")
-        if is_name(fact.subject) and is_attribute(fact.attribute) and facts.is_clear(fact)
-        if 1 < len(fact.subject.split()) <= _INVENTED
-    ]
-    alike: defaultdict[str, list[tuple[SitePage, SiteFact]]] = defaultdict(list)
-    for page, fact in pairs:
-        alike[fold(fact.attribute)].append((page, fact))
+    alike: defaultdict[tuple[str, ...], list[tuple[SitePage, SiteFact]]] = defaultdict(list)
+    for page, fact in facts.shuffled([(p, f) for p in facts.pages for f in p.facts], "impossible"):
+        named = is_name(fact.subject) and 1 < len(fact.subject.split()) <= _INVENTED
+        if named and is_attribute(fact.attribute) and facts.is_clear(fact):
+            table = fact.context if fact.shape == "cell" else ""
+            alike[fact.shape, fold(fact.attribute), table].append((page, fact))
     paired = [two for found in alike.values() for two in zip(found[::2], found[1::2], strict=False)]
     for (page, one), (_, other) in facts.shuffled(paired, "invented"):
         first, second = one.subject.split(), other.subject.split()
@@ -471,7 +468,7 @@ def impossible(facts: SiteFacts) -> Iterator[TaskCandidate]:
             continue
         if re.search(r"[^\w\s,.'\u2019&-]", invented):
             continue  # half of a bracket or of a quotation
-        template, goal = _goal_of(page, SiteFact(invented, one.attribute, "", one.shape), len(invented) % 2)
+        template, goal = _goal_of(page, replace(one, subject=invented, value=""), len(invented) % 2)
         yield TaskCandidate(
             "impossible",
             f"impossible/{template.partition('/')[2]}",
