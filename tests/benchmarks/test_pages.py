@@ -114,11 +114,17 @@ def test_a_main_heading_that_several_pages_share_is_the_name_of_their_section():
         html = f"<title>{title} - {section} - Harbour</title><body><h1>{section}</h1>{number}</body>"
         return url, read_page(url, html)
 
-    rows = [("Bug 1", "Crane"), ("Bug 2", "Crane"), ("News", "Crane"), ("News", "Pier"), ("Bug 5", "Pier")]
+    rows = [
+        ("Bug 1: Rust", "Crane"),
+        ("Bug 2: Ice", "Crane"),
+        ("News", "Crane"),
+        ("News", "Pier"),
+        ("Wiki", "Pier"),
+    ]
     rows += [("Tide", "Tide table"), ("Moon", "Moon table"), ("Sun", "Sun table"), ("Wind", "Wind table")]
     pages = with_subjects(dict(page(number, *row) for number, row in enumerate(rows)))
     assert [each.subject for each in pages.values()][:6] == [
-        *("Bug 1", "Bug 2", "News - Crane", "News - Pier", "Bug 5", "Tide table"),
+        *("Bug 1: Rust", "Bug 2: Ice", "News - Crane", "News - Pier", "Wiki - Pier", "Tide table"),
     ]
 
 

@@ -29,6 +29,7 @@ _SUFFIX = re.compile(r"\s+(?=[|\u2013\u2014·:\[-])")
 _NAVIGATION = 0.3  # share of the pages that link to a page of the site's navigation
 _HUB = 5  # links of a page from which the test part grows
 _SOON = 5  # seconds between a write and the page that its response leads to
+_NAMING = 3  # words of a title that name a page without its section
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
@@ -257,10 +258,11 @@ def with_subjects(pages: Mapping[str, SitePage]) -> dict[str, SitePage]:
 
 
 def _without_section(title: str, headings: Sequence[str]) -> str:
-    """Return a title without the main heading at its end, such as the name of the page's section."""
+    """Return a long title without the main heading at its end, which names a section."""
     for match in _SUFFIX.finditer(title):
-        if fold(title[match.end() + 1 :]) in map(fold, headings):
-            return title[: match.start()]
+        own = title[: match.start()]
+        if len(own.split()) >= _NAMING and fold(title[match.end() + 1 :]) in map(fold, headings):
+            return own
     return title
 
 
