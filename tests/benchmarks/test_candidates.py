@@ -121,6 +121,40 @@ def test_an_invented_name_has_parts_of_two_names_with_the_same_attribute():
         }
 
 
+@pytest.mark.parametrize(
+    ("names", "count"),
+    [
+        (("Railing near the lamp is loose", "Crane near the gate makes noise"), 0),
+        (("The Lord of the Rings", "The Wings of the Dove"), 1),
+        (("Clean software", "Update kernels"), 1),
+    ],
+)
+def test_sentences_are_no_names_to_invent_from(names, count):
+    body = "<body><h1>{}</h1><table><tr><th>Status</th><td>{}</td></tr></table></body>"
+    pages = {f"https://s.test/{n}": read_page(f"https://s.test/{n}", body.format(n, n)) for n in names}
+    assert len(list(impossible(SiteFacts(SiteMap(pages), 7)))) == count
+
+
+@pytest.mark.parametrize(("first", "words"), [("1855", "year"), ("4634", "number")])
+def test_years_are_early_or_late_and_not_low_or_high(first, words):
+    values = {"Dom": "1858", "Ortler": "1804", "Dufour": first}
+    rows = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in values.items())
+    table = f"<table><tr><th>Summit</th><th>First ascent</th></tr>{rows}</table>"
+    page = read_page("https://s.test/a", f"<body><h1>Alps</h1><h2>Summits</h2>{table}</body>")
+    (candidate,) = compare_rows(SiteFacts(SiteMap({page.url: page}), 7))
+    assert re.search(rf"has the \w+ {words} under", candidate.goal)
+
+
+def test_a_field_for_a_number_gets_a_number():
+    form = (
+        '<form action="/join" method="post"><label>Federal Tax ID <input name="t"></label>'
+        "<button>Join</button></form>"
+    )
+    page = read_page("https://s.test/a", f"<body><h1>Join us</h1>{form}</body>")
+    for candidate in send_forms(SiteFacts(SiteMap({page.url: page}), 7)):
+        assert candidate.acts[0]["value"].isdecimal()
+
+
 def test_an_invented_row_belongs_to_one_table():
     rows = "".join(
         f"<tr><td>{name}</td><td>{n}</td></tr>" for n, name in enumerate(("Anna Berg", "Beat Thal"))

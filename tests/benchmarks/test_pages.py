@@ -141,6 +141,15 @@ def test_cells_are_facts_if_a_column_names_the_rows():
     assert read(table.format("Ann", "Leeds")).facts == ()
 
 
+def test_a_table_has_the_name_of_the_heading_before_it_with_its_buttons():
+    table = "<table><tr><th>Name</th><th>Type</th></tr><tr><td>Ann</td><td>1</td></tr>"
+    table += "<tr><td>Bob</td><td>2</td></tr></table>"
+    page = read(f"<h2>Import</h2><p>x</p><div><h2>Props</h2><button>View</button></div><div>{table}</div>")
+    assert [each.name for each in page.tables] == ["Props"]
+    page = read(f"<h2>Staff</h2><div><h3>Note</h3><p>New.</p></div>{table}")
+    assert [each.name for each in page.tables] == ["Staff"]
+
+
 def test_cells_of_several_parts_are_left_out():
     page = read(
         "<h2>Sales</h2><table><tr><th>Item</th><th>Sold</th></tr>"

@@ -388,6 +388,8 @@ def _drawn(control: SiteControl, rng: Any, person: str, texts: Iterator[str]) ->
         text = f"https://{person.split()[1].lower()}.example/"
     elif control.kind == "tel" or "phone" in named:
         text = f"+1 555 01{rng.randint(10, 99)}"
+    elif re.search(r"\b(?:id|number|no\.|code|zip|postcode)\b", named):
+        text = str(rng.randint(10_000, 99_999))
     elif re.search(r"city|town", named):
         text = rng.choice(_CITIES)
     elif re.search(r"name|user|author", named):

@@ -417,6 +417,10 @@ def _table_name(node: Any) -> str:
         while before is not None:
             if before.tag in ("h1", "h2", "h3", "h4"):
                 return _heading(before)
+            if before.tag in ("div", "header") and not before.css_first("p, ul, ol, table, form"):
+                headings = before.css("h1, h2, h3, h4")  # a heading with its buttons
+                if len(headings) == 1:
+                    return _heading(headings[0])
             before = before.prev
         node = node.parent
     return ""

@@ -29,6 +29,7 @@ from stillweb.env.tasks.evaluators import AnswerEvaluator, UrlEvaluator
 
 _NOT_SAID = f"Answer “{NOT_FOUND}” if the site does not say."
 _PERSON = r"\b(author|editor|maintainer|owner|director|artist|writer|manager|speaker|translator)s?$"
+_YEAR = re.compile(r"1[5-9]\d\d|20\d\d")
 _INVENTED = 6  # words of a subject from which another one is invented
 
 
@@ -225,11 +226,14 @@ def compare_rows(facts: SiteFacts) -> Iterator[TaskCandidate]:
             texts = [row[table.columns.index(column)] for row in table.rows]
             if numbers.count(top) != 1 or pick(texts, key=_version) != texts[numbers.index(top)]:
                 continue  # 3.10 is a later version than 3.9, and a lower number
+            sought = f"{word} number"
+            if all(map(_YEAR.fullmatch, texts)):
+                sought = "latest year" if pick is max else "earliest year"
             yield TaskCandidate(
                 "compare",
                 f"compare/{word}",
                 (table.name, column),
-                f"Which row of the table “{table.name}” has the {word} number under “{column}”? "
+                f"Which row of the table “{table.name}” has the {sought} under “{column}”? "
                 f"Answer with its “{table.columns[table.key]}”.",
                 AnswerEvaluator(exact=best),
                 (page.url,),
@@ -456,8 +460,12 @@ def impossible(facts: SiteFacts) -> Iterator[TaskCandidate]:
     """Yield questions that no recorded page answers: of an invented subject, or of a missing attribute."""
     alike: defaultdict[tuple[str, ...], list[tuple[SitePage, SiteFact]]] = defaultdict(list)
     for page, fact in facts.shuffled([(p, f) for p in facts.pages for f in p.facts], "impossible"):
-        named = is_name(fact.subject) and 1 < len(fact.subject.split()) <= _INVENTED
-        if named and is_attribute(fact.attribute) and facts.is_clear(fact):
+        if (
+            is_name(fact.subject)
+            and _is_short_name(fact.subject)
+            and is_attribute(fact.attribute)
+            and facts.is_clear(fact)
+        ):
             table = fact.context if fact.shape == "cell" else ""
             alike[fact.shape, fold(fact.attribute), table].append((page, fact))
     paired = [two for found in alike.values() for two in zip(found[::2], found[1::2], strict=False)]
@@ -479,6 +487,13 @@ def impossible(facts: SiteFacts) -> Iterator[TaskCandidate]:
             answer=NOT_FOUND,
             wrong=tuple(dict.fromkeys((one.value, other.value, invented))),
         )
+
+
+def _is_short_name(text: str) -> bool:
+    """Return whether a part of a text is a part of a name: of two or three words, or with capital letters."""
+    words = text.split()
+    long = [word for word in words if len(word) > 3]
+    return len(words) in (2, 3) or (len(words) <= _INVENTED and all(not word[0].islower() for word in long))
 
 
 # --- numbers ---------------------------------------------------------------------------------------
