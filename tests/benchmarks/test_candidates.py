@@ -155,6 +155,13 @@ def test_a_field_for_a_number_gets_a_number():
         assert candidate.acts[0]["value"].isdecimal()
 
 
+def test_a_column_of_buttons_is_not_asked_for():
+    rows = "".join(f"<tr><td>{name}</td><td>Edit</td></tr>" for name in ("Anna", "Beat"))
+    table = f"<table><tr><th>Name</th><th>Actions</th></tr>{rows}</table>"
+    page = read_page("https://s.test/a", f"<body><h1>Staff list</h1>{table}</body>")
+    assert list(report_values(SiteFacts(SiteMap({page.url: page}), 7))) == []
+
+
 def test_an_invented_row_belongs_to_one_table():
     rows = "".join(
         f"<tr><td>{name}</td><td>{n}</td></tr>" for n, name in enumerate(("Anna Berg", "Beat Thal"))

@@ -33,6 +33,7 @@ _WORDY = re.compile(r"[^\W_]")
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
 _ATTRIBUTE = re.compile(r"[^\W\d_][^\W_]*(?:[ '-][^\W_]+)*(?: \([^()]+\))?")
 _COUNTERS = ("link", "rowid", "row", "row id", "number", "index")  # columns that only count rows
+_BUTTONS = ("action", "actions", "operations", "options")  # columns of buttons
 _HEADING = re.compile(r"(?:\d+(?:\.\d+)*\.? )?[^\W\d_a-z]")
 _STATE = re.compile(r"\b(?:returning|showing|found) [\d,]+|\((?:hide|show|edit)\)", re.IGNORECASE)
 _WORDS_OF_VALUE = 8
@@ -255,7 +256,7 @@ def is_value(text: str) -> bool:
 
 def is_attribute(text: str) -> bool:
     return (
-        fold(text) not in _COUNTERS
+        fold(text) not in (*_COUNTERS, *_BUTTONS)
         and 2 < len(text) <= 40
         and len(text.split()) <= 5
         and bool(_ATTRIBUTE.fullmatch(text))

@@ -16,7 +16,14 @@ from typing import Any
 from urllib.parse import urlencode
 
 from stillweb import clock
-from stillweb.benchmarks.candidates import NOT_FOUND, Act, SiteFacts, TaskCandidate, answer_evaluator
+from stillweb.benchmarks.candidates import (
+    NOT_FOUND,
+    WRONG_ANSWERS,
+    Act,
+    SiteFacts,
+    TaskCandidate,
+    answer_evaluator,
+)
 from stillweb.benchmarks.pages import PRICE, SiteControl, SiteForm, SitePage, fold
 from stillweb.env.tasks.evaluators import AllEvaluator, AnswerEvaluator
 from stillweb.env.tasks.requests import RequestEvaluator
@@ -61,7 +68,6 @@ _OF_EVERY_SITE = frozenset(
     )
 )
 _LABELLED = re.compile(rf"([A-Z][a-z]+ (?:[a-z]+ )?[a-z]+): ?({PRICE.pattern})")
-_WRONG = 20  # wrong answers of a candidate
 _WORD = re.compile(r"[^\W\d_]{5,14}")
 
 
@@ -189,7 +195,7 @@ def change_and_verify(facts: SiteFacts) -> Iterator[TaskCandidate]:
                 (page.url,),
                 ({**press, "nth": form.number} if form.number else press,),
                 answer=value,
-                wrong=(*others[:_WRONG], form.item, NOT_FOUND),
+                wrong=(*others[:WRONG_ANSWERS], form.item, NOT_FOUND),
                 shows=(value,),
                 lands=(write.target,),
             )

@@ -11,7 +11,7 @@ import asyncio
 import base64
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -318,11 +318,6 @@ def _first_planned(
         crowded[place] += 1
         return plan
     return None
-
-
-def selected(tasks: Sequence[Task], split: str) -> list[Task]:
-    """Return the tasks of a part."""
-    return [task for task in tasks if task.origin and task.origin.split == split]
 
 
 _WIDTH = 360  # pixels of a picture

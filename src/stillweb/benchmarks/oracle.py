@@ -51,7 +51,7 @@ class OracleRun:
         texts: folded text of each observed page.
         acts: the steps that were done, without `via`.
         stops: for each planned step the number of the observation after it.
-        requests: number of requests of the start page, and of those that the collection does not hold.
+        start: the `info` of the reset.
         trouble: why a step could not be done, "" if all were; `kind` names it in one word.
         pictures: screenshots at the start and before the end, if they were requested.
     """
@@ -67,11 +67,6 @@ class OracleRun:
     trouble: str = ""
     start: Mapping[str, Any] = field(default_factory=dict)
     pictures: tuple[bytes, ...] = ()
-
-    @property
-    def url(self) -> str:
-        """Address of the last page."""
-        return self.steps[-1][1] if self.steps else ""
 
 
 def action_of(step: Step, observation: Observation) -> dict[str, Any]:

@@ -207,16 +207,9 @@ class TaskPlanner:
 
     def _other(self, step: SiteStep, part: str) -> SiteStep | None:
         """Return another link of the page of a step, the next one after it if possible."""
-        steps = [s for s in self._site.edges[step.page] if s.target in self._within[part]]
-        others: Sequence[SiteStep] = [s for s in steps if s.target != step.target]
-        if not others:
-            return None
-        position = steps.index(step) if step in steps else 0
-        return (
-            (steps[position + 1 :] or others)[0]
-            if (steps[position + 1 :] or others)[0] in others
-            else others[0]
-        )
+        steps = [each for each in self._site.edges[step.page] if each.target in self._within[part]]
+        after = steps[steps.index(step) + 1 :] if step in steps else ()
+        return next((each for each in (*after, *steps) if each.target != step.target), None)
 
 
 def _click(step: SiteStep | SiteOpener) -> Act:
