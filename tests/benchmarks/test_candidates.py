@@ -264,6 +264,20 @@ def test_a_plan_stays_in_its_part(site, facts):
     assert not train & {url for origin in origins if origin.split == "test" for url in origin.pages}
 
 
+def test_a_form_whose_page_sends_further_writes_is_proved_without_that_condition(site, facts):
+    plans = planner(site)
+    (candidate, *_) = send_forms(facts)
+    first = plans.plan(candidate, "t")
+    assert first
+    assert first.task.evaluation.only
+    second = plans.after(first, "oracle: reward", None)
+    assert second
+    assert not second.task.evaluation.only
+    assert second.task.evaluation.requests == first.task.evaluation.requests
+    assert plans.after(second, "oracle: reward", None) is None
+    assert plans.after(first, "neighbours: reward 1", None) is None
+
+
 def table_page(url: str, rows: str, links: str = "") -> SitePage:
     head = "<tr><th>Name</th><th>Town</th></tr>"
     return read_page(url, f"<title>Staff</title><body>{links}<table>{head}{rows}</table></body>")

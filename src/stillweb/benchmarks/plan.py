@@ -16,6 +16,7 @@ from stillweb.benchmarks.candidates import Act, TaskCandidate
 from stillweb.benchmarks.pages import SiteOpener
 from stillweb.benchmarks.site import SiteMap, SiteStep, SiteWay
 from stillweb.env import Task
+from stillweb.env.tasks.requests import RequestEvaluator
 from stillweb.env.tasks.task import TaskOrigin
 
 _LONGEST = 3  # clicks from the start page to the first page that a task needs
@@ -148,21 +149,25 @@ class TaskPlanner:
         return TaskPlan(task, candidate, tuple(clicks), expected[-len(oracle) :], neighbours, without)
 
     def after(self, plan: TaskPlan, failed: str, hidden: SiteStep | None) -> TaskPlan | None:
-        """Return another plan of a candidate whose proof failed because of its way; None if there is none.
+        """Return another plan of a candidate whose proof failed because of its way or its page's own writes.
 
         Args:
             plan: the plan that failed.
             failed: the proof that failed, such as "walks: reward".
             hidden: a link that the browser does not show; no later plan uses it.
         """
+        candidate, without = plan.candidate, plan.without
+        sent = candidate.evaluation
         if hidden is not None:
             self._site.forget(hidden)
-            without = plan.without
         elif failed.startswith("walks"):
-            without = plan.without | {plan.task.start_url}
+            without |= {plan.task.start_url}
+        elif failed == "oracle: reward" and isinstance(sent, RequestEvaluator) and sent.only:
+            # The page may send further writes by a script, such as drafts of what is typed.
+            candidate = replace(candidate, evaluation=sent.model_copy(update={"only": False}))
         else:
             return None
-        return self.plan(plan.candidate, plan.task.id, without)
+        return self.plan(candidate, plan.task.id, without)
 
     def _ways(
         self, candidate: TaskCandidate, part: str, without: frozenset[str]
