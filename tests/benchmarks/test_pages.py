@@ -150,6 +150,20 @@ def test_a_table_has_the_name_of_the_heading_before_it_with_its_buttons():
     assert [each.name for each in page.tables] == ["Staff"]
 
 
+def test_views_of_a_page_have_its_main_heading_as_subject():
+    def page(query: str, title: str) -> SitePage:
+        return read_page(
+            f"https://s.test/t{query}", f"<title>{title}</title><body><h1>burtin</h1>{query}</body>"
+        )
+
+    views = [page("", "burtin: 16 rows"), page("?sort=a", "burtin: 16 rows sorted by a")]
+    others = [
+        read_page(f"https://s.test/{n}", f"<title>{n}</title><body><h1>{n}</h1></body>") for n in "stuvwxyz"
+    ]
+    pages = with_subjects({each.url: each for each in (*views, *others)})
+    assert [pages[each.url].subject for each in views] == ["burtin", "burtin"]
+
+
 def test_cells_of_several_parts_are_left_out():
     page = read(
         "<h2>Sales</h2><table><tr><th>Item</th><th>Sold</th></tr>"

@@ -459,7 +459,8 @@ def chain_links(facts: SiteFacts) -> Iterator[TaskCandidate]:
 def impossible(facts: SiteFacts) -> Iterator[TaskCandidate]:
     """Yield questions that no recorded page answers: of an invented subject, or of a missing attribute."""
     alike: defaultdict[tuple[str, ...], list[tuple[SitePage, SiteFact]]] = defaultdict(list)
-    for page, fact in facts.shuffled([(p, f) for p in facts.pages for f in p.facts], "impossible"):
+    found = [(p, f) for p in facts.pages for f in p.facts if f.shape != "cell" or not p.paginated]
+    for page, fact in facts.shuffled(found, "impossible"):
         if (
             is_name(fact.subject)
             and _is_short_name(fact.subject)
@@ -468,7 +469,7 @@ def impossible(facts: SiteFacts) -> Iterator[TaskCandidate]:
         ):
             table = fact.context if fact.shape == "cell" else ""
             alike[fact.shape, fold(fact.attribute), table].append((page, fact))
-    paired = [two for found in alike.values() for two in zip(found[::2], found[1::2], strict=False)]
+    paired = [two for each in alike.values() for two in zip(each[::2], each[1::2], strict=False)]
     for (page, one), (_, other) in facts.shuffled(paired, "invented"):
         first, second = one.subject.split(), other.subject.split()
         invented = " ".join([*first[:-1], second[-1]])

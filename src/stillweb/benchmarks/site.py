@@ -242,16 +242,16 @@ def with_subjects(pages: Mapping[str, SitePage]) -> dict[str, SitePage]:
         url: [text for level, text in page.headings if level == 1 and main[text] < most]
         for url, page in pages.items()
     }
-    of_heading: defaultdict[str, set[str]] = defaultdict(set)
+    of_heading: defaultdict[str, dict[str, str]] = defaultdict(dict)  # a title of each path: not of each view
     for url, texts in own.items():
         if len(texts) == 1:
-            of_heading[texts[0]].add(titles[url])
+            of_heading[texts[0]].setdefault(url.partition("?")[0], titles[url])
     short = {url: _without_section(titles[url], texts) for url, texts in own.items()}
     counts = Counter(fold(title) for title in short.values())
     found = {}
     for url, page in pages.items():
         title = short[url] if counts[fold(short[url])] == 1 else titles[url]
-        single = len(own[url]) == 1 and len(of_heading[own[url][0]]) == 1
+        single = len(own[url]) == 1 and len(set(of_heading[own[url][0]].values())) == 1
         subject = own[url][0] if single else title
         found[url] = replace(_about(page, subject), title=title)
     return found
