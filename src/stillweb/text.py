@@ -41,6 +41,17 @@ def well_formed(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
+def first_line(error: object) -> str:
+    """Return the first line of an error's message, without the log that Playwright appends."""
+    return str(error).partition("\n")[0]
+
+
+def shortened(value: object, most: int = 200) -> str:
+    """Return the `repr` of a value in at most `most` characters."""
+    shown = repr(value)
+    return shown if len(shown) <= most else f"{shown[: most - 3]}..."
+
+
 def checksum(code: str) -> str:
     """Return the summary of a script or style in a `#code` line of the outline."""
     units = code.replace("\r\n", "\n").replace("\r", "\n").encode("utf-16-le", "surrogatepass")

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from stillweb.env import Evidence, Task
-from stillweb.env.episode.content import LABELS, ContentChange
+from stillweb.env.episode.content import LABELS, ContentChange, content_for, rewritten
 from stillweb.env.tasks.evaluators import AllEvaluator, AnswerEvaluator, UrlEvaluator
-from stillweb.env.tasks.rewrite import content_for, rewritten
 from stillweb.env.tasks.task import TaskOrigin
 
 CHANGE = ContentChange(factor=3, words=(("Corvid", "Tavorel"),), labels=(("Search", "Find"),))

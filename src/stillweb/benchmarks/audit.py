@@ -19,10 +19,10 @@ from stillweb.benchmarks.oracle import OracleRun, retry_episode, run_oracle
 from stillweb.benchmarks.pages import fold
 from stillweb.benchmarks.proof import answer_part, without_last_act
 from stillweb.benchmarks.site import read_texts
-from stillweb.browser.launch import launch
 from stillweb.browser.profile import LEVEL
 from stillweb.collections.layout import Collection
 from stillweb.env import Env, EnvOptions, EvalKind, Evaluation, Evidence, Observation, Task
+from stillweb.env.env import open_envs
 from stillweb.env.tasks.evaluators import AnswerEvaluator, JsonEvaluator, ScriptEvaluator
 from stillweb.env.tasks.evidence import Evaluator
 from stillweb.errors import InfraError
@@ -92,7 +92,6 @@ class AuditReport:
 
     Attributes:
         tasks, played: number of tasks, and of those that were played in the browser.
-        goals: goal of each task.
     """
 
     source: str
@@ -170,12 +169,12 @@ async def audit_tasks(
         served: Mapping[str, str] = {}
         envs: list[Env] = []
         if client:
-            info = await client.info()
-            served = info.collections
-            browser = await stack.enter_async_context(launch(spki=info.spki, exact=options.level == "exact"))
-            for _ in range(min(options.jobs, len(tasks))):
-                env = Env(client.url, level=options.level, browser=browser, options=EnvOptions(max_steps=100))
-                envs.append(await stack.enter_async_context(env))
+            served = (await client.info()).collections
+            chosen = EnvOptions(max_steps=100)
+            opening = open_envs(
+                client.url, min(options.jobs, len(tasks)), level=options.level, options=chosen
+            )
+            envs = await stack.enter_async_context(opening)
         todo = iter(tasks)
         found: dict[str, list[AuditFinding]] = {}  # by task
 

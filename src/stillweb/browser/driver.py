@@ -12,6 +12,7 @@ from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Playwright, async_playwright
 
 from stillweb.errors import InfraError
+from stillweb.text import first_line
 
 _VERSION_SECONDS = 10.0
 
@@ -30,6 +31,11 @@ def is_driver_gone(error: BaseException) -> bool:
     loop drops the data, uvloop raises a bare RuntimeError (uvloop/handles/handle.pyx, `_ensure_alive`).
     """
     return isinstance(error, RuntimeError) and "the handler is closed" in str(error)
+
+
+def failed_visit(error: Exception) -> str:
+    """Return in one line why a page could not be opened."""
+    return first_line(error).removeprefix("Page.goto: ") or "the browser failed"
 
 
 @asynccontextmanager

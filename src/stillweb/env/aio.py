@@ -6,7 +6,6 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Coroutine
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 A = TypeVar("A")
@@ -43,9 +42,7 @@ class Started(ABC):
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

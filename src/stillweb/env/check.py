@@ -12,23 +12,19 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 from playwright.async_api import Browser
 
 from stillweb import clock
-from stillweb.browser.launch import launch
-from stillweb.browser.profile import BEST_LEVEL, LEVEL, Level
-from stillweb.env.env import Env
-from stillweb.env.episode.determinism import level_of
+from stillweb.browser.profile import BEST_LEVEL, LEVEL
+from stillweb.env.env import Env, open_envs
 from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.propose import propose_trace
 from stillweb.env.trajectories.trace import Failure, Trace, TraceRun, run_trace
 from stillweb.errors import InfraError, TaskError, UsageError
 from stillweb.options import Option, format_counts, parse_counts
-from stillweb.replay import ReplayClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +71,12 @@ async def check_tasks(
     """
     rows: list[TaskCheck | None] = [None] * len(tasks)
     todo = iter(enumerate(tasks))
-    async with AsyncExitStack() as stack:
-        if browser is None:
-            async with ReplayClient(proxy) as client:
-                spki = (await client.info()).spki
-            exact = level_of(level) is Level.EXACT
-            browser = await stack.enter_async_context(launch(spki=spki, replay=proxy, exact=exact))
-        envs = [Env(proxy, level=level, observe=(), browser=browser) for _ in range(min(jobs, len(tasks)))]
+    async with (
+        open_envs(proxy, min(jobs, len(tasks)), level=level, observe=(), browser=browser) as envs,
+        asyncio.TaskGroup() as group,
+    ):
         for env in envs:
-            await stack.enter_async_context(env)
-        async with asyncio.TaskGroup() as group:
-            for env in envs:
-                group.create_task(_work(env, todo, rows, on_checked))
+            group.create_task(_work(env, todo, rows, on_checked))
     return [row for row in rows if row is not None]
 
 
@@ -235,18 +225,14 @@ async def check_env(
         InfraError: if the browser does not start or does not keep the level.
     """
     chosen = options or CheckOptions()
-    async with AsyncExitStack() as stack:
-        if browser is None:
-            async with ReplayClient(proxy) as client:
-                spki = (await client.info()).spki
-            exact = level_of(chosen.level) is Level.EXACT
-            browser = await stack.enter_async_context(launch(spki=spki, replay=proxy, exact=exact))
-        envs = [
-            await stack.enter_async_context(
-                Env(proxy, chosen.collection, level=chosen.level, observe=chosen.observe, browser=browser)
-            )
-            for _ in range(max(chosen.sessions))
-        ]
+    async with open_envs(
+        proxy,
+        max(chosen.sessions),
+        collection=chosen.collection,
+        level=chosen.level,
+        observe=chosen.observe,
+        browser=browser,
+    ) as envs:
         return [await _check(envs, subject, chosen, on_run) for subject in subjects]
 
 
@@ -264,9 +250,9 @@ async def _check(
             )
             trace = _trace(subject, proposed.actions)
     except (InfraError, TaskError) as error:
-        kind = "infra_error" if isinstance(error, InfraError) else "task_error"
         name = subject.name if isinstance(subject, Trace) else subject.id
-        return EnvCheck(name, kind, failures=(Failure(kind, str(error), 0),))
+        failure = Failure.of(error, 0)
+        return EnvCheck(name, failure.kind, failures=(failure,))
     runs: list[TraceRun] = []
     for count in options.sessions:
         todo = iter(range(_rounded(options.runs, count)))

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -485,3 +485,21 @@ def _note_obeyed(episode: Episode, raw: Mapping[str, Any] | str, info: Info) -> 
         if token not in episode.obeyed:
             episode.obeyed.append(token)
     info["perturbation"]["obeyed"] = list(episode.obeyed)
+
+
+@asynccontextmanager
+async def open_envs(
+    proxy: str, n: int, *, level: str, browser: Browser | None = None, **more: Any
+) -> AsyncIterator[list[Env]]:
+    """Open n environments on one browser, which is started for the level unless it is given.
+
+    `more` are further arguments of `Env`.
+    """
+    async with AsyncExitStack() as stack:
+        if browser is None:
+            async with ReplayClient(proxy) as client:
+                spki = (await client.info()).spki
+            exact = level_of(level) is Level.EXACT
+            browser = await stack.enter_async_context(launch(spki=spki, replay=proxy, exact=exact))
+        envs = [Env(proxy, level=level, browser=browser, **more) for _ in range(n)]
+        yield [await stack.enter_async_context(env) for env in envs]

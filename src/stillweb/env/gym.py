@@ -33,8 +33,11 @@ from stillweb.env.vector.vector import VectorEnv, VectorOptions
 from stillweb.errors import ExtraNotInstalled, InfraError, UsageError
 
 try:
+    import gymnasium
     import numpy as np
     from gymnasium import spaces
+    from gymnasium.vector import AutoresetMode
+    from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 except ImportError as missing:
     raise ExtraNotInstalled("Gymnasium is not installed", hint="pip install 'stillweb[gym]'") from missing
 
@@ -121,15 +124,6 @@ def pixels(body: bytes, options: GymOptions) -> Any:
     return pixels.copy()
 
 
-try:
-    import gymnasium
-    import numpy as np
-    from gymnasium.vector import AutoresetMode
-    from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
-except ImportError as missing:
-    raise ExtraNotInstalled("Gymnasium is not installed", hint="pip install 'stillweb[gym]'") from missing
-
-
 T = TypeVar("T")
 
 _ACTION_LENGTH = 10_000
@@ -165,10 +159,8 @@ class _EnvThread:
                 self._broken = str(error)
                 return self._seen_again(), self._flagged(error)
             if self._options.vector.env.prefetch:
-                self._next = (
-                    draw,
-                    self._drawn(draw),
-                )  # after a reset to another task, this returns the same task
+                # After a reset to another task, this draws the same task again.
+                self._next = (draw, self._drawn(draw))
                 self._vector.prepare(self._i, task=self._next[1])
             return self._see(observation), self._reproducible(info)
         raise UsageError("attempts must be at least 1")

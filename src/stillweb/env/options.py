@@ -33,7 +33,6 @@ class EnvOptions:
         judge: function that decides whether an answer means what a reference says, for tasks that need it.
         uploads: files and folders that the action `upload` may use.
         downloads: folder for copies of downloaded files, named by their SHA-256.
-        dialogs: answers to the pages' dialogs.
         off_path: what happens when an action leads to a document that the collection does not hold
             (docs/decisions/0022-off-path.md). "stay": the navigation is cancelled, and the action has the
             status `not_recorded`. "mask": as "stay", and links to such documents are marked. "terminate": as

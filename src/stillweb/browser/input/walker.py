@@ -28,6 +28,7 @@ from stillweb.browser.observe.survey import survey
 from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import settle
 from stillweb.errors import InfraError
+from stillweb.text import first_line
 
 _ATTEMPTS = 3
 _ACTION_MS = 30_000
@@ -69,7 +70,6 @@ class Act:
     Attributes:
         do: "open" (a URL), "click", "hover", "select" (an option), "fill", "submit" (fields, then a
             button or, without one, Enter) or "scroll" (to the end).
-        control: key of the control.
         value: URL, option or text.
         fields: of "submit": keys and values, filled in this order.
     """
@@ -180,8 +180,8 @@ class Walker:
             return error.reason
         except PlaywrightError as error:
             if is_ours(error.message):
-                raise InfraError(error.message.partition("\n")[0]) from error
-            return error.message.partition("\n")[0]
+                raise InfraError(first_line(error)) from error
+            return first_line(error)
         finally:
             if not self._pages:
                 await self._context.new_page()

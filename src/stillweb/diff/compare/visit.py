@@ -26,6 +26,7 @@ from playwright.async_api import TimeoutError as PlaywrightTimeout
 from stillweb import clock
 from stillweb.browser import Level, Pinning, Profile, Requested, open_context, settle
 from stillweb.browser.cdp.session import PageProbe
+from stillweb.browser.driver import failed_visit
 from stillweb.browser.observe.recorder import PageRecorder
 from stillweb.browser.observe.snapshot import PageSnapshot, boxes_of, take_snapshot
 from stillweb.browser.settle import CAP
@@ -169,7 +170,7 @@ async def _visit_in_session(setup: VisitSetup, page: Page, session: OpenSession)
             storage_state=storage_state_of(setup.manifest.extra),
         )
     except PlaywrightError as error:
-        raise InfraError(f"the browser died: {_first_line(error)}", hint="stillweb doctor") from error
+        raise InfraError(f"the browser died: {failed_visit(error)}", hint="stillweb doctor") from error
     try:
         seen, requests = await _collect(context, page, setup)
     finally:
@@ -204,7 +205,7 @@ async def _collect(
         selectors = setup.settings.selectors(page.url)
         masked = await boxes_of(tab, selectors) if selectors else []
     except (PlaywrightError, InfraError) as error:
-        return ReplayedPage(error=_first_line(error)), list(recorder.activity.requests)
+        return ReplayedPage(error=failed_visit(error)), list(recorder.activity.requests)
     finally:
         await recorder.close()
     notes = () if settled.settled else (f"the page did not settle: {settled.reason}",)
@@ -233,10 +234,6 @@ async def _navigate(tab: BrowserPage, url: str, setup: VisitSetup) -> None:
 def _status(requests: Iterable[Requested]) -> int:
     found = (request.status for request in requests if request.resource_type == "document")
     return next((status for status in found if status and not 300 <= status < 400), 0)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].removeprefix("Page.goto: ") or "the browser failed"
 
 
 def join_ledger(requests: Iterable[Requested], ledger: Sequence[LedgerEntry] | None) -> tuple[Fetch, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from stillweb.env.actions.aliases import ALIASES, Untranslatable, read_call
-from stillweb.text import well_formed
+from stillweb.text import shortened, well_formed
 
 MODIFIERS = ("Alt", "Control", "ControlOrMeta", "Meta", "Shift")
 
@@ -25,37 +25,16 @@ _NAMED = (
     *("Meta", "NumLock", "PageDown", "PageUp", "Pause", "PrintScreen", "ScrollLock", "Shift", "Space"),
     *("Tab", *(f"F{number}" for number in range(1, 13))),
     # Playwright's names of single keys, left from right (KeyboardEvent.code).
-    *(
-        "AltLeft",
-        "AltRight",
-        "ControlLeft",
-        "ControlRight",
-        "MetaLeft",
-        "MetaRight",
-        "ShiftLeft",
-        "ShiftRight",
-    ),
+    *(f"{modifier}{side}" for modifier in ("Alt", "Control", "Meta", "Shift") for side in ("Left", "Right")),
     *("Backquote", "Backslash", "BracketLeft", "BracketRight", "Comma", "Equal", "Minus", "Period", "Quote"),
     *("Semicolon", "Slash", "NumpadEnter", "NumpadAdd", "NumpadSubtract", "NumpadMultiply", "NumpadDivide"),
     *(f"Key{letter}" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
     *(f"{row}{digit}" for row in ("Digit", "Numpad") for digit in range(10)),
 )
 _OTHER_SPELLINGS = {
-    **{
-        "ctrl": "Control",
-        "cmd": "Meta",
-        "command": "Meta",
-        "super": "Meta",
-        "win": "Meta",
-        "windows": "Meta",
-    },
-    **{
-        "option": "Alt",
-        "controlormeta": "ControlOrMeta",
-        "esc": "Escape",
-        "return": "Enter",
-        "del": "Delete",
-    },
+    **dict.fromkeys(("cmd", "command", "super", "win", "windows"), "Meta"),
+    **{"ctrl": "Control", "option": "Alt", "controlormeta": "ControlOrMeta"},
+    **{"esc": "Escape", "return": "Enter", "del": "Delete"},
     **{"ins": "Insert", "up": "ArrowUp", "down": "ArrowDown", "left": "ArrowLeft", "right": "ArrowRight"},
     **{"pgup": "PageUp", "pgdn": "PageDown", "prior": "PageUp", "next": "PageDown", "spacebar": "Space"},
     **{"plus": "+", "minus": "-", "comma": ",", "period": ".", "slash": "/"},
@@ -334,7 +313,7 @@ def _values(given: Mapping[Any, Any], name: str, spec: _Spec, problems: list[str
             continue
         coerced = _coerce(value, key, name)
         if coerced is None:
-            problems.append(f"{key!r} must be {_wanted(key)}, it is {_short(value)}")
+            problems.append(f"{key!r} must be {_wanted(key)}, it is {shortened(value)}")
         else:
             values[key] = well_formed(coerced) if isinstance(coerced, str) else coerced
     present = {key for key, value in given.items() if value is not None}
@@ -389,7 +368,7 @@ def _check(name: str, values: dict[str, Any], problems: list[str]) -> None:
         f"{key!r} is empty" for key, value in values.items() if value == "" and key not in _EMPTY_ALLOWED
     ]
     if values.get("url") and not _is_web(values["url"]):
-        problems.append(f"'url' must be an absolute http or https URL, it is {_short(values['url'])}")
+        problems.append(f"'url' must be an absolute http or https URL, it is {shortened(values['url'])}")
     _check_place(name, values, problems)
     _check_numbers(values, problems)
     for field in ("key", "modifiers"):
@@ -397,7 +376,7 @@ def _check(name: str, values: dict[str, Any], problems: list[str]) -> None:
             spelled = canonical_key(values[field], modifiers_only=field == "modifiers")
             if spelled is None:
                 problems.append(
-                    f"no {'key' if field == 'key' else 'modifier'} is called {_short(values[field])}"
+                    f"no {'key' if field == 'key' else 'modifier'} is called {shortened(values[field])}"
                 )
             else:
                 values[field] = spelled
@@ -444,11 +423,6 @@ def _wanted(key: str) -> str:
 
 def _either(key: str, spec: _Spec) -> str:
     return "'bid', or 'x' and 'y'" if key == "bid" and spec.point else repr(key)
-
-
-def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 200 else f"{shown[:197]}..."
 
 
 def _signature(name: str) -> str:

@@ -30,6 +30,7 @@ from stillweb.env.actions.action import Action, ActionResult, ActionStatus
 from stillweb.env.episode.tabs import Tabs, closed_itself
 from stillweb.env.options import EnvOptions
 from stillweb.errors import InfraError, TaskError
+from stillweb.text import first_line
 
 NOT_ALLOWED = "not_allowed"
 _LISTED = 20
@@ -166,12 +167,8 @@ async def open_start(page: Page, url: str) -> str:
         if not page.is_closed() and any(sign in error.message for sign in _NO_PAGE):
             # A crash of browser or renderer aborts the navigation first and is reported afterwards.
             await (await PageProbe.of(page)).send("Runtime.evaluate", expression="1")
-            raise TaskError(f"the start page {url} is no page: {_first_line(error)}") from error
-        raise InfraError(f"the start page {url} did not open: {_first_line(error)}") from error
-
-
-def _first_line(error: PlaywrightError) -> str:
-    return error.message.partition("\n")[0]
+            raise TaskError(f"the start page {url} is no page: {first_line(error)}") from error
+        raise InfraError(f"the start page {url} did not open: {first_line(error)}") from error
 
 
 # --- navigation ------------------------------------------------------------------------------------
@@ -198,7 +195,7 @@ async def _navigate(page: Page, navigation: Awaitable[object], url: str = "") ->
 
 def _raise_failure(page: Page, failure: str, url: str) -> None:
     """Raise InfraError or ActionFailed for a navigation's failure, unless it was only aborted."""
-    line = failure.partition("\n")[0]
+    line = first_line(failure)
     if is_ours(failure, url) or page.is_closed():
         raise InfraError(line)
     if _ABORTED not in failure and DOWNLOAD not in failure:

@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from playwright.async_api import Browser, BrowserContext, Page
 from playwright.async_api import Error as PlaywrightError
 
 from stillweb import clock
-from stillweb.browser.activity import Activity
+from stillweb.browser.activity import Activity, Requested
 from stillweb.browser.cdp.connection import CdpError
 from stillweb.browser.context import open_context
 from stillweb.browser.driver import as_playwright_error, is_driver_gone
@@ -27,7 +27,7 @@ from stillweb.browser.observe.bids import Bids
 from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import Settled, settle
 from stillweb.browser.state import state_of
-from stillweb.env.episode.offpath import OffPath
+from stillweb.env.episode.offpath import OffPath, session_required
 from stillweb.env.episode.perturbation import EpisodeVariant
 from stillweb.env.episode.tabs import Tabs, closed_itself
 from stillweb.env.tasks.task import Task
@@ -39,11 +39,12 @@ from stillweb.errors import (
     ReplayError,
     StillwebError,
     TaskError,
-    UsageError,
 )
+from stillweb.http.control import LedgerEntry
 from stillweb.matching.rules import Rules
 from stillweb.model import GUESSES, Tier
 from stillweb.replay import OpenSession, ReplayClient, ReplayInfo
+from stillweb.text import first_line
 
 if TYPE_CHECKING:
     from stillweb.env.trajectories.log import TrajectoryLog
@@ -67,7 +68,7 @@ async def infra(what: str, seconds: float) -> AsyncIterator[None]:
 def as_infra_error(what: str, error: BaseException) -> BaseException:
     """Return a failure of browser or proxy as an `InfraError`; any other exception unchanged."""
     if isinstance(error, PlaywrightError | CdpError):
-        return InfraError(f"{what}: the browser failed: {error.message.partition(chr(10))[0]}")
+        return InfraError(f"{what}: the browser failed: {first_line(error.message)}")
     if isinstance(error, PeerError | ReplayError | PortInUse):
         return InfraError(f"{what}: {error}", hint=error.hint)
     if is_driver_gone(error):
@@ -84,7 +85,6 @@ class Traffic:
 
     Attributes:
         source: "ledger" or "browser".
-        requests: total number.
         hits: requests answered from the collection.
         misses: requests that the collection does not hold.
         noise: requests of the browser itself and beacons; they are not misses.
@@ -106,29 +106,7 @@ class Traffic:
         return {**asdict(self), "missed": list(self.missed)}
 
 
-class _LedgerEntry(Protocol):
-    @property
-    def method(self) -> str: ...
-    @property
-    def url(self) -> str: ...
-    @property
-    def tier(self) -> str: ...
-    @property
-    def reason(self) -> str: ...
-
-
-class _BrowserRequest(Protocol):
-    @property
-    def method(self) -> str: ...
-    @property
-    def url(self) -> str: ...
-    @property
-    def status(self) -> int: ...
-    @property
-    def failure(self) -> str: ...
-
-
-def from_ledger(entries: Iterable[_LedgerEntry]) -> Traffic:
+def from_ledger(entries: Iterable[LedgerEntry]) -> Traffic:
     """Count entries of a session's ledger.
 
     Raises:
@@ -153,7 +131,7 @@ def from_ledger(entries: Iterable[_LedgerEntry]) -> Traffic:
     return Traffic("ledger", requests, hits, misses, noise, tuple(missed[:LISTED]), guesses, derived)
 
 
-def from_events(requests: Iterable[_BrowserRequest]) -> Traffic:
+def from_events(requests: Iterable[Requested]) -> Traffic:
     """Count the requests that the browser reported."""
     count = 0
     missed: list[str] = []
@@ -218,7 +196,6 @@ class ContextOptions:
 
     Attributes:
         storage_state: initial cookies and local storage.
-        variant: perturbation of the episode.
     """
 
     profile: Profile
@@ -237,11 +214,8 @@ class Episode:
         tabs: the open pages.
         profile: properties of the browser that pages see.
         pinning: level, seed and initial time.
-        steps: number of steps so far.
         over: True after termination, truncation or an error.
-        goal: goal for the agent.
         downloads: downloads so far, as in `info`.
-        log: writer of the trajectory.
         off_path: cancelled navigations and masked elements.
         events: requests of the last step, and the element of its action.
         variant: perturbation of the episode, None without one.
@@ -319,10 +293,8 @@ class Episode:
         """
         if not self.has_times:
             return
-        try:
+        with session_required():
             await self.replay.client.report_date(self.session.id, state_of(self.context).now)
-        except UsageError as error:  # closed by another client, or the server is another one than at reset
-            raise InfraError(f"the replay lost the episode's session: {error}", hint="reset") from error
 
     async def _settle(self, page: Page, ms: int) -> Settled:
         if ms:
@@ -346,10 +318,8 @@ class Episode:
             seen, self._seen = self._seen, len(self.activity.requests)
             self.events = replace(self.events, requests=tuple(self.activity.requests[seen:]))
             return from_events(self.activity.requests[seen:])
-        try:
+        with session_required():
             ledger = await self.replay.client.ledger(self.session.id, after=self._seen)
-        except UsageError as error:  # closed by another client, or the server is another one than at reset
-            raise InfraError(f"the replay lost the episode's session: {error}", hint="reset") from error
         self._seen = max([self._seen, *(entry.seq for entry in ledger.entries)])
         self.events = replace(self.events, requests=ledger.entries)
         return from_ledger(ledger.entries)

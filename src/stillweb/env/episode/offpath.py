@@ -8,7 +8,8 @@ tab is closed again. The ledger shows which navigations were cancelled. See docs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from playwright.async_api import Page
@@ -53,12 +54,23 @@ def off_path_mode(chosen: OffPathMode | None, info: ReplayInfo) -> OffPathMode:
     return "follow"
 
 
+@contextmanager
+def session_required() -> Iterator[None]:
+    """Raise InfraError if the server lacks the session.
+
+    Another client closed the session, or the server was replaced.
+    """
+    try:
+        yield
+    except UsageError as error:
+        raise InfraError(f"the replay lost the episode's session: {error}", hint="reset") from error
+
+
 class OffPath:
     """Cancelled navigations and masked elements of one episode.
 
     Attributes:
         mode: effective mode.
-        total: number of cancelled navigations so far.
         cancelled: "METHOD URL" of those in the last step.
         masked: bids of elements in the last observation whose document is not recorded, in mode "mask".
     """
@@ -88,10 +100,8 @@ class OffPath:
         documents = [each for each in requests if each.resource_type == "document"]
         if self.mode == "follow" or not any(each.status == _CANCELLED or each.failure for each in documents):
             return False
-        try:
+        with session_required():
             entries = (await self._client.ledger(self._session.id, after=self._seen)).entries
-        except UsageError as error:
-            raise InfraError(f"the replay lost the episode's session: {error}", hint="reset") from error
         self._seen = max((entry.seq for entry in entries), default=self._seen)
         arrived = any(each.status not in (0, _CANCELLED) for each in documents)
         self.cancelled = tuple(
@@ -116,10 +126,8 @@ class OffPath:
         targets = {item.bid: wire_url(item.url) for item in items if item.url.startswith(("http:", "https:"))}
         unknown = sorted({url for url in targets.values() if url not in self._recorded})
         if unknown:
-            try:
+            with session_required():
                 recorded = await self._client.lookup(self._session.id, unknown)
-            except UsageError as error:
-                raise InfraError(f"the replay lost the episode's session: {error}", hint="reset") from error
             self._recorded |= dict(zip(unknown, recorded, strict=True))
         self.masked = tuple(bid for bid, url in targets.items() if not self._recorded[url])
         return frozenset(self.masked)

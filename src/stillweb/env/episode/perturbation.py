@@ -25,13 +25,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stillweb import clock
 from stillweb.browser.profile import Profile
-from stillweb.env.episode.content import ContentChange
 from stillweb.errors import UsageError
 from stillweb.options import Option, parse_list
+
+if TYPE_CHECKING:
+    from stillweb.env.episode.content import ContentChange
 
 KINDS = ("layout", "interruptions", "content", "faults", "adversarial")
 _ZOOM = 0.35  # at most, at strength 1

@@ -34,10 +34,8 @@ class PrefetchCounts:
     """Outcomes of the prefetched starts.
 
     Attributes:
-        taken: used by a reset.
         left: closed because another start was requested, or the env was closed.
         discarded: closed at the reset because the pack or the episode has changed.
-        failed: could not be prefetched.
     """
 
     taken: int = 0

@@ -18,6 +18,7 @@ from stillweb.browser.settle import Settled
 from stillweb.collections.manifest import storage_state_of
 from stillweb.env.actions.action import ActionResult
 from stillweb.env.actions.perform import open_start
+from stillweb.env.episode.content import content_for, rewritten
 from stillweb.env.episode.determinism import Determinism
 from stillweb.env.episode.episode import (
     ContextOptions,
@@ -33,7 +34,6 @@ from stillweb.env.episode.offpath import off_path_mode
 from stillweb.env.episode.perturbation import EpisodeVariant
 from stillweb.env.observations.observation import Observation, ObservationForm, take_observation
 from stillweb.env.options import EnvOptions
-from stillweb.env.tasks.rewrite import content_for, rewritten
 from stillweb.env.tasks.scoring import set_up
 from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.log import TrajectoryLog

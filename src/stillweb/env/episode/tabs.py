@@ -30,6 +30,7 @@ from playwright.async_api import Error as PlaywrightError
 from stillweb.browser.cdp.session import PageProbe
 from stillweb.browser.state import state_of
 from stillweb.errors import InfraError
+from stillweb.text import first_line
 
 DOWNLOAD_SECONDS = 20.0
 _DOWNLOAD_EVENT_SECONDS = 5.0  # CDP reports a download a moment before Playwright does
@@ -292,7 +293,7 @@ async def _arrived(download: PlaywrightDownload, folder: Path | None) -> Downloa
     except TimeoutError:
         return DownloadedFile(url, name, error=f"did not arrive within {DOWNLOAD_SECONDS:g} s")
     except PlaywrightError as error:
-        return DownloadedFile(url, name, error=error.message.partition("\n")[0])
+        return DownloadedFile(url, name, error=first_line(error))
     copy = await asyncio.to_thread(_copy, path, folder / digest) if folder else None
     return DownloadedFile(url, name, size, digest, path=copy)
 

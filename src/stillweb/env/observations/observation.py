@@ -58,7 +58,6 @@ class ObservationForm:
     """A form of observation with its options.
 
     Attributes:
-        viewport: whether it is limited to the viewport.
         ax: options of the accessibility tree.
     """
 
@@ -141,8 +140,6 @@ class ObservedElement:
     """An element for actions.
 
     Attributes:
-        bid: identifier for actions.
-        role, name: accessible role and name.
         box: left, top, width and height in CSS pixels, relative to the viewport.
         visible: whether at least half of it is visible.
         clickable: whether a click reaches it: it is enabled, drawn and not covered.

@@ -42,14 +42,15 @@ from stillweb.env.tasks.evidence import (
 )
 from stillweb.env.tasks.requests import RequestEvaluator
 from stillweb.errors import TaskError
+from stillweb.text import shortened
 
 # --- scores ----------------------------------------------------------------------------------------
 
 
 def _compared(same: bool, what: str, value: Any, expected: Any) -> Score:
     if same:
-        return Score(1.0, (f"{what} is {_short(expected)}",))
-    return Score(0.0, (f"{what} is {_short(value)}, expected is {_short(expected)}",))
+        return Score(1.0, (f"{what} is {shortened(expected)}",))
+    return Score(0.0, (f"{what} is {shortened(value)}, expected is {shortened(expected)}",))
 
 
 def _truth_score(evidence: Evidence, look: Look) -> Score:
@@ -57,12 +58,7 @@ def _truth_score(evidence: Evidence, look: Look) -> Score:
     reading = evidence.reading(look)
     if reading.threw:
         return Score(0.0, (f"the script threw: {reading.threw}",))
-    return Score(float(reading.truth), (f"the script gave {_short(reading.value)}",))
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else text[:197] + "..."
+    return Score(float(reading.truth), (f"the script gave {shortened(reading.value)}",))
 
 
 # --- WARC-Bench ------------------------------------------------------------------------------------
@@ -311,7 +307,7 @@ class ScriptEvaluator(Evaluator):
         look = Look(self.script, self.url)
         reading = evidence.reading(look)
         if reading.threw.startswith(NO_SCRIPT):
-            raise TaskError(f"the evaluator's script {_short(self.script)}: {reading.threw}")
+            raise TaskError(f"the evaluator's script {shortened(self.script)}: {reading.threw}")
         if self.expected is True:
             return _truth_score(evidence, look)
         if reading.threw:
@@ -356,10 +352,10 @@ class ContentEvaluator(Evaluator):
         text = "" if reading.threw else html.unescape(str(reading.value))
         where = f"{self.locator or 'the HTML'} of {reading.look.url or 'the page'}"
         if self.exact is not None and clean(text) != clean(self.exact):
-            return Score(0.0, (f"{where} is {_short(text)}, expected is {self.exact!r}",))
+            return Score(0.0, (f"{where} is {shortened(text)}, expected is {self.exact!r}",))
         for choices in self.include:
             if not any(includes(each, text) for each in choices):
-                return Score(0.0, (f"{where}, {_short(text)}, does not include {' or '.join(choices)!r}",))
+                return Score(0.0, (f"{where}, {shortened(text)}, does not include {' or '.join(choices)!r}",))
         return Score(1.0, (f"{where} holds what is expected",))
 
     def _look(self, active: str) -> Look:

@@ -34,6 +34,7 @@ from stillweb.env.tasks.writes import WriteRequest, operation_names, operations
 from stillweb.errors import TaskError, UsageError
 from stillweb.matching.keys import is_graphql
 from stillweb.model import MUTATIONS
+from stillweb.text import shortened
 
 _IGNORED_TIERS = frozenset({"noise", "fault", "synthetic"})
 
@@ -115,7 +116,7 @@ class FieldRule(BaseModel):
             return ""
         expected: Any = {name: getattr(self, name) for name in sorted(self.model_fields_set)}
         expected = expected[self.kind] if self.kind == "exact" else expected
-        return f"is {_short(wrong[0])}, expected is {_short(expected)}"
+        return f"is {shortened(wrong[0], 120)}, expected is {shortened(expected, 120)}"
 
     def _accepts(self, value: Any, typed: bool) -> bool:
         compare: dict[str, Callable[[], bool]] = {
@@ -177,11 +178,6 @@ def _parsed(text: str, form: str) -> date | None:
         return datetime.strptime(text, form).date()
     except ValueError:
         return None
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 120 else text[:117] + "..."
 
 
 # --- patterns --------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from stillweb.browser.settle import Settled
 from stillweb.env.actions.action import Action, InvalidAction
 from stillweb.env.actions.perform import open_start
 from stillweb.env.episode.episode import Episode
+from stillweb.env.episode.offpath import session_required
 from stillweb.env.tasks.evaluators import SiteEvaluator
 from stillweb.env.tasks.evidence import (
     NO_SCRIPT,
@@ -41,7 +42,8 @@ from stillweb.env.tasks.evidence import (
     plain,
 )
 from stillweb.env.tasks.writes import request_evidence
-from stillweb.errors import InfraError, TaskError, UsageError
+from stillweb.errors import InfraError, TaskError
+from stillweb.http.control import Ledger
 from stillweb.matching.rules import Rules
 from stillweb.model import Tier
 from stillweb.urls import wire_url
@@ -196,11 +198,9 @@ async def _check_held(episode: Episode, seen: int, opener: str, *urls: str) -> N
             )
 
 
-async def _ledger(episode: Episode) -> Any:
-    try:
+async def _ledger(episode: Episode) -> Ledger:
+    with session_required():
         return await episode.replay.client.ledger(episode.session.id)
-    except UsageError as error:  # closed by another client, or the server is another one than at reset
-        raise InfraError(f"the replay lost the episode's session: {error}", hint="reset") from error
 
 
 async def _requests(episode: Episode, *, bodies: bool) -> tuple[Mapping[str, Any], ...]:

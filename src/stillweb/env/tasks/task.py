@@ -23,7 +23,6 @@ class TaskOrigin:
 
     Attributes:
         family: kind of task, such as "report" or "form".
-        template: template of the goal.
         length: steps of the oracle, `terminate` included.
         pages: pages that the oracle opens.
         oracle: actions that solve the task; a control is named by `role`, `name` and `nth` instead of a bid.

@@ -13,15 +13,14 @@ On disk a trace is JSON lines: a header, then one action per line. A trajectory 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from stillweb.env.observations.observation import Observation
 from stillweb.env.tasks.task import Task, task_from_dict, task_to_dict
-from stillweb.env.trajectories.trajectory import json_object
+from stillweb.env.trajectories.trajectory import json_lines, line
 from stillweb.errors import InfraError, TaskError, UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class Trace:
             TaskError: naming file and line, if it is neither.
         """
         path = path / "trajectory.jsonl" if path.is_dir() else path
-        lines = _json_lines(path)
+        lines = list(json_lines(path))
         header, rest = (lines[0], lines[1:]) if lines else ({}, [])
         if header.get("version") != VERSION or header.get("format") not in (FORMAT, "stillweb-trajectory"):
             raise TaskError(
@@ -77,7 +76,7 @@ class Trace:
         if header["format"] == FORMAT:
             actions = tuple(rest)
         else:
-            actions = tuple(line["raw"] for line in rest if "raw" in line)
+            actions = tuple(each["raw"] for each in rest if "raw" in each)
         task = task_from_dict(header["task"], f"{path}:1") if header.get("task") else None
         url = "" if task else str(header.get("url", ""))
         try:
@@ -95,7 +94,7 @@ class Trace:
             "seed": self.seed,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = "".join(_line(value) for value in (header, *self.actions))
+        text = "".join(line(value) for value in (header, *self.actions))
         path.write_text(text, encoding="utf-8", errors="backslashreplace")  # lone surrogates as JSON escapes
 
 
@@ -105,7 +104,6 @@ class TraceStep:
 
     Attributes:
         digests: SHA-256 of each form of the observation.
-        status: see `ActionStatus`.
         settled: True if the page came to rest, or nothing had to be awaited.
         flags: reasons for which the environment does not guarantee determinism.
         observation, info: results of `step`, if `run_trace` was called with `keep=True`.
@@ -149,6 +147,10 @@ class Failure:
     message: str
     step: int
 
+    @classmethod
+    def of(cls, error: InfraError | TaskError, step: int) -> Failure:
+        return cls("infra_error" if isinstance(error, InfraError) else "task_error", str(error), step)
+
 
 @dataclass(frozen=True, slots=True)
 class TraceRun:
@@ -187,8 +189,7 @@ async def run_trace(env: Env, trace: Trace, *, keep: bool = False) -> TraceRun:
             if terminated or truncated:
                 break
     except (InfraError, TaskError) as error:
-        kind = "infra_error" if isinstance(error, InfraError) else "task_error"
-        return TraceRun(trace, tuple(steps), Failure(kind, str(error), len(steps)))
+        return TraceRun(trace, tuple(steps), Failure.of(error, len(steps)))
     return TraceRun(trace, tuple(steps))
 
 
@@ -211,19 +212,3 @@ def _step(
         observation=observation if keep else None,
         info=info if keep else None,
     )
-
-
-def _line(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
-
-
-def _json_lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise TaskError(f"{path}: cannot be read: {error}") from error
-    return [json_object(line, f"{path}:{number}") for number, line in _numbered(text.split("\n"))]
-
-
-def _numbered(lines: Sequence[str]) -> Iterable[tuple[int, str]]:
-    return ((number, line) for number, line in enumerate(lines, 1) if line.strip())

@@ -88,7 +88,6 @@ class Trajectory:
         header: task, collection, environment id, level, seed, browser, fonts, processor.
         steps: the reset and each step, as JSON.
         end: the last line; None if the episode was cut short.
-        path: path of the file.
     """
 
     header: Mapping[str, Any]
@@ -110,12 +109,12 @@ class Trajectory:
             TaskError: naming file and line.
         """
         path = path / FILE if path.is_dir() else path
-        lines = list(_lines(path))
+        lines = list(json_lines(path, torn=True))
         header = lines[0] if lines else {}
         if header.get("format") != FORMAT or header.get("version") != VERSION:
             raise TaskError(f"{path}:1: no header of a trajectory of version {VERSION}")
         end = lines[-1] if "end" in lines[-1] else None
-        return cls(header, tuple(line for line in lines[1:] if "step" in line), end, path)
+        return cls(header, tuple(each for each in lines[1:] if "step" in each), end, path)
 
     def observed(self, step: int, form: str) -> bytes:
         """Return one form of the observation after a step.
@@ -138,25 +137,29 @@ def trajectories_in(path: Path) -> Iterator[Path]:
         yield from sorted(path.rglob(FILE))
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def json_lines(path: Path, *, torn: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file's lines; `torn` ignores a last line without its end, which a crash leaves.
+
+    Raises:
+        TaskError: naming file and line.
+    """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:
         raise TaskError(f"{path}: cannot be read: {error}") from error
-    for number, line in enumerate(
-        lines[:-1], 1
-    ):  # the text after the last line break is incomplete, or empty
-        yield json_object(line, f"{path}:{number}")
+    for number, text in enumerate(lines[:-1] if torn else lines, 1):
+        if torn or text.strip():
+            yield json_object(text, f"{path}:{number}")
 
 
-def json_object(line: str, where: str) -> dict[str, Any]:
+def json_object(text: str, where: str) -> dict[str, Any]:
     """Return the JSON object of a line.
 
     Raises:
         TaskError: if it is not a JSON object; `where` names the line.
     """
     try:
-        value = json.loads(line)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise TaskError(f"{where}: not JSON: {error}") from error
     if not isinstance(value, dict):

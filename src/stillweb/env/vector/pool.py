@@ -23,7 +23,6 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, Self
 
 import psutil
@@ -34,6 +33,7 @@ from stillweb.browser.driver import as_playwright_error
 from stillweb.browser.launch import launch
 from stillweb.errors import EnvClosed, InfraError, StillwebError
 from stillweb.options import Option
+from stillweb.text import first_line
 
 logger = logging.getLogger(__name__)
 
@@ -300,9 +300,7 @@ class BrowserPool:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def browsers(self) -> list[dict[str, Any]]:
@@ -404,4 +402,4 @@ class BrowserPool:
         if failure is not None:
             message = failure.message if isinstance(failure, PlaywrightError) else str(failure)
             what = message or type(failure).__name__
-        raise InfraError(f"a browser did not start: {what.partition(chr(10))[0]}", hint="reset") from failure
+        raise InfraError(f"a browser did not start: {first_line(what)}", hint="reset") from failure

@@ -91,7 +91,6 @@ class Rollout:
     Attributes:
         reward: None unless the outcome is `ok`.
         steps: steps of the last attempt.
-        attempts: number of attempts.
         errors: error of each failed attempt.
         start: digests of the first observation; None if there was none.
         info: info of the last step; None if there was none.

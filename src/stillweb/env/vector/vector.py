@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from playwright.async_api import Browser
@@ -47,7 +47,6 @@ class VectorOptions:
 
     Attributes:
         pool: number and lifetime of the browsers. `env.executable` overrides `pool.executable`.
-        env: options of each session.
         at_once: concurrent resets and steps; others wait in order of arrival. 0 is twice the number of cores,
             at least 4. A higher number makes each call slower, until limits in real seconds expire that have
             nothing to do with the page. A quarter as many starts are prefetched (`EnvOptions.prefetch`).
@@ -162,7 +161,7 @@ class VectorEnv(Started):
             InfraError: if browser or proxy fail, the replay server included; reset again.
         """
         slot = self._slot(i)
-        async with self._reported(slot, "reset"):
+        async with self._turn(slot, "reset"):
             env = await slot.ready()
             observation, info = await env.reset(task=task, url=url, seed=seed)
         return observation, self._placed(i, slot, info)
@@ -175,7 +174,7 @@ class VectorEnv(Started):
         env = slot.env  # `leave` may clear the slot while this call waits for its turn
         if env is None:
             raise ResetNeeded(f"session {i} has no episode", hint=f"await vector.reset({i}, task=...)")
-        async with self._reported(slot, "step"):
+        async with self._turn(slot, "step"):
             observation, reward, terminated, truncated, info = await env.step(action)
         info = self._placed(i, slot, info)
         if terminated or truncated:
@@ -197,7 +196,7 @@ class VectorEnv(Started):
         env = slot.env  # see `step`
         if env is None:
             raise ResetNeeded(f"session {i} has no episode", hint=f"await vector.reset({i}, task=...)")
-        async with self._reported(slot, "observe"):
+        async with self._turn(slot, "observe"):
             return await env.observe(*kinds)
 
     async def fork(self, i: int, into: Sequence[int]) -> None:
@@ -299,7 +298,7 @@ class VectorEnv(Started):
         await probe_level(browser, self._level)
 
     async def _retrace(self, slot: _Slot, past: EpisodeHistory) -> None:
-        async with self._reported(slot, "fork"):
+        async with self._turn(slot, "fork"):
             await retrace(await slot.ready(), past)
 
     def _slot(self, i: int) -> _Slot:
@@ -309,8 +308,27 @@ class VectorEnv(Started):
             raise UsageError(f"no session {i}: they are numbered 0 to {len(self._slots) - 1}")
         return self._slots[i]
 
-    def _reported(self, slot: _Slot, what: str) -> _Reported:
-        return _Reported(slot, what, self._turns)
+    @asynccontextmanager
+    async def _turn(self, slot: _Slot, what: str) -> AsyncGenerator[None]:
+        """Run a call of a session in its turn; raise failures as InfraError, and then examine the browser."""
+        if slot.busy:
+            raise UsageError(f"{what} was called during another call of the session")
+        slot.busy = True
+        try:
+            try:
+                async with self._turns:
+                    yield
+            finally:
+                slot.busy = False
+        except BaseException as error:
+            ours = as_infra_error(what, error)
+            if isinstance(ours, InfraError):
+                if slot.lease:
+                    await slot.lease.examine()
+                await slot.leave_drained()
+            if ours is error:
+                raise
+            raise ours from error
 
     def _placed(self, i: int, slot: _Slot, info: Info) -> Info:
         return {**info, "session_index": i, "browser": slot.lease.number if slot.lease else -1}
@@ -324,37 +342,3 @@ async def _ready(client: ReplayClient) -> bool:
     except UsageError:  # a back-end without this endpoint
         return True
     return True
-
-
-class _Reported:
-    """Runs a call of a session in its turn; turns failures into InfraError and then examines the browser."""
-
-    def __init__(self, slot: _Slot, what: str, turns: asyncio.Semaphore) -> None:
-        self._slot = slot
-        self._what = what
-        self._turns = turns
-
-    async def __aenter__(self) -> None:
-        if self._slot.busy:
-            raise UsageError(f"{self._what} was called during another call of the session")
-        self._slot.busy = True
-        try:
-            await self._turns.acquire()
-        except BaseException:
-            self._slot.busy = False
-            raise
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._turns.release()
-        self._slot.busy = False
-        if error is None:
-            return
-        ours = as_infra_error(self._what, error)
-        if isinstance(ours, InfraError) and self._slot.lease:
-            await self._slot.lease.examine()
-        if isinstance(ours, InfraError):
-            await self._slot.leave_drained()
-        if ours is not error:
-            raise ours from error

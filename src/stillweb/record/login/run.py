@@ -42,6 +42,7 @@ from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.running import RecordingProxy
 from stillweb.record.redaction.redactor import Secrets
 from stillweb.scratch import scratch_folder
+from stillweb.text import first_line
 
 _A_DAY = 86400.0
 
@@ -137,7 +138,7 @@ async def _wait_for_login(
         done.result()
         return dict(await context.storage_state())
     except PlaywrightError as error:
-        raise RecordError(f"the browser ended: {str(error).partition(chr(10))[0]}") from error
+        raise RecordError(f"the browser ended: {first_line(error)}") from error
     finally:
         done.cancel()
         closing.cancel()
@@ -362,7 +363,7 @@ async def _attempt(browser: Browser, settings: ContextSettings, login: Login) ->
 
 
 def _step_error(location: str, error: Exception, page: Page, activity: Activity) -> Exception:
-    what = _first_line(error) if str(error) else f"not done within {_STEP_SECONDS:g} s"
+    what = first_line(error) if str(error) else f"not done within {_STEP_SECONDS:g} s"
     if status := _busy_status(activity):
         return _SiteBusy(f"{location}: {page.url} has status {status}")
     no_connection = "net::ERR_" in what or page.url.startswith("chrome-error:")
@@ -417,10 +418,6 @@ async def is_shown(page: Page, indicator: LoginIndicator) -> bool:
     if indicator.selector:
         return await page.locator(indicator.selector).first.is_visible()
     return indicator.text.casefold() in (await observe.page_text(page)).casefold()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 @asynccontextmanager

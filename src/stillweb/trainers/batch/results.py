@@ -17,6 +17,7 @@ from stillweb import clock
 from stillweb.diff.certify.rates import rate
 from stillweb.env import Outcome, Rollout
 from stillweb.errors import TaskError
+from stillweb.text import first_line
 from stillweb.trainers.batch.groups import groups_of, variance_of
 
 TRAFFIC = ("requests", "hits", "misses", "noise", "guesses", "derived")
@@ -91,7 +92,7 @@ class Result:
             truncated=rollout.truncated,
             steps=len(rollout.steps),
             attempts=rollout.attempts,
-            errors=tuple(error.partition("\n")[0] for error in rollout.errors),  # without the browser's log
+            errors=tuple(first_line(error) for error in rollout.errors),  # without the browser's log
             traffic=dict(rollout.traffic),
             **{name: info[name] for name in ("collection", "environment_id", "level", "seed") if info},
             episodes=rollout.episodes,
