@@ -136,9 +136,7 @@ class _NavigationRequest(TypedDict):
     cancel: bool
 
 
-class UnrecordedRequest(TypedDict):
-    """Answers of a session to unrecorded requests, as in `UnrecordedAnswers`."""
-
+class _UnrecordedRequest(TypedDict):
     derived: bool
     on_write: Literal["miss", "accept"]
 
@@ -207,7 +205,6 @@ class Ledger:
     Attributes:
         counts: responses by tier, including those of entries that were dropped.
         dropped: number of entries no longer held.
-        closed: whether the session is over.
     """
 
     entries: tuple[LedgerEntry, ...]
@@ -241,11 +238,48 @@ _INFO = TypeAdapter(ReplayInfo)
 _LEDGER = TypeAdapter(Ledger)
 SESSION_REQUEST = TypeAdapter(_SessionRequest)
 MISS_OUTCOME = TypeAdapter(MissOutcome)
-NAVIGATION_REQUEST = TypeAdapter(_NavigationRequest)
-CLOCK_REQUEST = TypeAdapter(_ClockRequest)
-DATE_REQUEST = TypeAdapter(_DateRequest)
-LOOKUP_REQUEST = TypeAdapter(_LookupRequest)
-UNRECORDED_REQUEST = TypeAdapter(UnrecordedRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCommand:
+    """A command of a session, `POST /sessions/ID/NAME`, which a back-end may lack.
+
+    Attributes:
+        schema: of its body.
+        example: of its body, for the error.
+        lacking: error of a back-end without it.
+    """
+
+    schema: TypeAdapter[Any]
+    example: str
+    lacking: str
+
+
+COMMANDS: Mapping[str, SessionCommand] = {
+    # Answer navigations that miss with 204, so that the browser stays on its page, or with 404.
+    "navigation": SessionCommand(
+        TypeAdapter(_NavigationRequest), '{"cancel": true}', "this back-end cannot cancel navigations"
+    ),
+    # Allow a session further answers to unrecorded requests than the back-end's own.
+    "unrecorded": SessionCommand(
+        TypeAdapter(_UnrecordedRequest),
+        '{"derived": true, "on_write": "miss" or "accept"}',
+        "this back-end has no other answers to unrecorded requests",
+    ),
+    # Return for each URL whether a session would answer a navigation to it.
+    "lookup": SessionCommand(
+        TypeAdapter(_LookupRequest), '{"urls": ["https://..."]}', "this back-end cannot look up URLs"
+    ),
+    # Release what is due at a virtual time of the page in ms; return the `ConnectionState`.
+    "clock": SessionCommand(
+        TypeAdapter(_ClockRequest), '{"now": MS}', "this back-end releases nothing by the page's clock"
+    ),
+    # Set the time of a session's pages, by which requests that hold it are compared.
+    "date": SessionCommand(
+        TypeAdapter(_DateRequest), '{"date": MS}', "this back-end does not compare times of requests"
+    ),
+}
+"""The commands of sessions, by name."""
 
 
 def parse_info(loaded: Any) -> ReplayInfo:

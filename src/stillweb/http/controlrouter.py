@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any, Protocol, TypeVar
@@ -19,23 +20,17 @@ from stillweb.errors import (
     UsageError,
 )
 from stillweb.http.control import (
-    CLOCK_REQUEST,
-    DATE_REQUEST,
+    COMMANDS,
     DEFAULT_SESSION,
-    LOOKUP_REQUEST,
     MISS_OUTCOME,
-    NAVIGATION_REQUEST,
     SESSION_REQUEST,
     STATUS,
-    UNRECORDED_REQUEST,
-    ConnectionState,
     Ledger,
     MissOutcome,
     Readiness,
     ReloadResult,
     ReplayInfo,
     SessionInfo,
-    UnrecordedRequest,
 )
 from stillweb.http.wire import RequestReceived, simple_head
 from stillweb.model import Headers, header
@@ -98,25 +93,9 @@ class ControlBackend(Protocol):
         """
         return None
 
-    async def cancel_navigations(self, session_id: str, cancel: bool) -> None:
-        """Answer navigations that miss with 204, so that the browser stays on its page, or with 404."""
-        raise UsageError("this back-end cannot cancel navigations")
-
-    async def answer_unrecorded(self, session_id: str, allowed: UnrecordedRequest) -> None:
-        """Allow a session further answers to unrecorded requests than this back-end's own."""
-        raise UsageError("this back-end has no other answers to unrecorded requests")
-
-    async def lookup(self, session_id: str, urls: Sequence[str]) -> list[bool]:
-        """Return for each URL whether a session would answer a navigation to it."""
-        raise UsageError("this back-end cannot look up URLs")
-
-    async def report_clock(self, session_id: str, now: int) -> ConnectionState:
-        """Release what is due at a virtual time of the page; return what was sent so far."""
-        raise UsageError("this back-end releases nothing by the page's clock")
-
-    async def report_date(self, session_id: str, date: int) -> None:
-        """Set the time of a session's pages, by which requests that hold it are compared."""
-        raise UsageError("this back-end does not compare times of requests")
+    async def command(self, session_id: str, name: str, body: Any) -> Any:
+        """Carry out a command of `COMMANDS`; return the value of the response, None if it has none."""
+        raise UsageError(COMMANDS[name].lacking)
 
     async def open_session(self, collection: str | None, port: int | None = None) -> SessionInfo:
         """Open a session on a collection (None: the first one) and a port (None: the server chooses)."""
@@ -149,7 +128,7 @@ T = TypeVar("T")
 Verbs = Mapping[str, Callable[[], Awaitable[ControlResponse]]]
 
 _COLLECTION = re.compile(r"/collections/([a-z0-9][a-z0-9._-]*)/reload")
-_PARTS = "ledger|reset|misses|navigation|clock|date|unrecorded|lookup"
+_PARTS = "|".join(("ledger", "reset", "misses", *COMMANDS))
 _ONE = re.compile(rf"/sessions/([A-Za-z0-9._-]+)(?:/({_PARTS}))?")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]+)?")
 _PRIVATE_NAMES = (".localhost", ".local", ".internal")  # RFC 6761, RFC 6762, and ICANN's reserved `internal`
@@ -268,11 +247,10 @@ async def _one_session(
         "ledger": {"GET": lambda: _ledger(backend, session_id, query)},
         "reset": {"POST": lambda: _ok(backend.reset_session(session_id))},
         "misses": {"POST": lambda: _conclude(backend, session_id, request.raw_body)},
-        "navigation": {"POST": lambda: _navigation(backend, session_id, request.raw_body)},
-        "unrecorded": {"POST": lambda: _unrecorded(backend, session_id, request.raw_body)},
-        "clock": {"POST": lambda: _clock(backend, session_id, request.raw_body)},
-        "date": {"POST": lambda: _date(backend, session_id, request.raw_body)},
-        "lookup": {"POST": lambda: _lookup(backend, session_id, request.raw_body)},
+        **{
+            name: {"POST": partial(_command, backend, session_id, name, request.raw_body)}
+            for name in COMMANDS
+        },
     }
     path = f"/sessions/{session_id}" + (f"/{part}" if part else "")
     return await _choose(request.method, verbs[part], path)
@@ -298,32 +276,10 @@ async def _conclude(backend: ControlBackend, session_id: str, raw_body: bytes) -
     return ControlResponse(HTTPStatus.NO_CONTENT)
 
 
-async def _navigation(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:
-    request = _parsed(NAVIGATION_REQUEST, raw_body, '{"cancel": true}')
-    await backend.cancel_navigations(session_id, request["cancel"])
-    return ControlResponse(HTTPStatus.NO_CONTENT)
-
-
-async def _unrecorded(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:
-    allowed = _parsed(UNRECORDED_REQUEST, raw_body, '{"derived": true, "on_write": "miss" or "accept"}')
-    await backend.answer_unrecorded(session_id, allowed)
-    return ControlResponse(HTTPStatus.NO_CONTENT)
-
-
-async def _clock(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:
-    request = _parsed(CLOCK_REQUEST, raw_body, '{"now": MS}')
-    return await _ok(backend.report_clock(session_id, request["now"]))
-
-
-async def _date(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:
-    request = _parsed(DATE_REQUEST, raw_body, '{"date": MS}')
-    await backend.report_date(session_id, request["date"])
-    return ControlResponse(HTTPStatus.NO_CONTENT)
-
-
-async def _lookup(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:
-    request = _parsed(LOOKUP_REQUEST, raw_body, '{"urls": ["https://..."]}')
-    return ControlResponse(HTTPStatus.OK, {"recorded": await backend.lookup(session_id, request["urls"])})
+async def _command(backend: ControlBackend, session_id: str, name: str, raw_body: bytes) -> ControlResponse:
+    command = COMMANDS[name]
+    value = await backend.command(session_id, name, _parsed(command.schema, raw_body, command.example))
+    return ControlResponse(HTTPStatus.NO_CONTENT if value is None else HTTPStatus.OK, value)
 
 
 class _MalformedBody(Exception):

@@ -62,7 +62,6 @@ class FrontOptions:
         host: address to listen on.
         port: of the proxy and the control API; 0 for any.
         session_ports: of the other sessions; None for any free ones.
-        hermetic: how the hermetic server serves.
         pywb: pywb's `wayback`; None to search for it (`find_pywb`).
         pywb_timeout: seconds until pywb must begin a response, and that it may pause within one.
         allowed_hosts: as in `ReplayOptions`.
@@ -97,7 +96,6 @@ class MissBackend(Protocol):
     """Answers reads that the hermetic server misses.
 
     Attributes:
-        name: of it in the ledger.
         methods: of the requests that it takes.
     """
 
@@ -197,7 +195,6 @@ class Front(ControlBackend):
         url: of the proxy and the control API.
         backend: answers what the hermetic server misses.
         contexts: TLS contexts of its connections.
-        open_sessions: by id.
     """
 
     def __init__(
@@ -333,8 +330,10 @@ class Front(ControlBackend):
     async def closed_sessions(self) -> list[SessionInfo]:
         return await self._client.closed_sessions()
 
-    async def report_date(self, session_id: str, date: int) -> None:
-        await self._client.report_date(session_id, date)
+    async def command(self, session_id: str, name: str, body: Any) -> Any:
+        if name != "date":  # the others decide about misses, which the front answers
+            return await super().command(session_id, name, body)
+        return await self._client.ask("POST", f"/sessions/{session_id}/{name}", body)
 
     async def reset_session(self, session_id: str) -> SessionInfo:
         state: SessionInfo = await self._client.ask("POST", f"/sessions/{session_id}/reset")

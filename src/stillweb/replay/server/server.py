@@ -28,14 +28,12 @@ from stillweb.collections.pack.reader import Pack
 from stillweb.errors import CollectionNotFound, UsageError
 from stillweb.http.control import (
     DEFAULT_SESSION,
-    ConnectionState,
     Ledger,
     MissOutcome,
     Readiness,
     ReloadResult,
     ReplayInfo,
     SessionInfo,
-    UnrecordedRequest,
 )
 from stillweb.http.controlrouter import ControlBackend, ControlResponse
 from stillweb.matching.noise import default_noise
@@ -90,7 +88,6 @@ class ReplayOptions:
             refusal.
         hold_misses: whether a program in front reports the outcome of misses (`replay.onmiss`).
         private: Unix socket of the control API instead of `port`, under a supervisor.
-        limits: of clients' connections.
     """
 
     host: Annotated[str, Option("Address to listen on.")] = "127.0.0.1"
@@ -333,25 +330,25 @@ class ReplayServer(ControlBackend):
     async def conclude(self, session_id: str, outcome: MissOutcome) -> bool:
         return self._sessions[session_id].session.conclude(outcome)
 
-    async def cancel_navigations(self, session_id: str, cancel: bool) -> None:
-        self._sessions[session_id].session.cancels_navigations = cancel
-
-    async def answer_unrecorded(self, session_id: str, allowed: UnrecordedRequest) -> None:
-        """Allow a session further answers to unrecorded requests.
+    async def command(self, session_id: str, name: str, body: Any) -> Any:
+        """Carry out a command.
 
         Raises:
-            UsageError: if it has answered a request already.
+            UsageError: if it comes too late: the session has answered a request already.
         """
-        self._sessions[session_id].session.answer_unrecorded(UnrecordedAnswers(**allowed))
-
-    async def report_clock(self, session_id: str, now: int) -> ConnectionState:
-        return self._sessions[session_id].session.page_clock.report(now)
-
-    async def report_date(self, session_id: str, date: int) -> None:
-        self._sessions[session_id].session.state.page_time = date
-
-    async def lookup(self, session_id: str, urls: Sequence[str]) -> list[bool]:
-        return self._sessions[session_id].session.lookup(urls)
+        session = self._sessions[session_id].session
+        match name:
+            case "navigation":
+                session.cancels_navigations = body["cancel"]
+            case "unrecorded":
+                session.answer_unrecorded(UnrecordedAnswers(**body))
+            case "date":
+                session.state.page_time = body["date"]
+            case "clock":
+                return session.page_clock.report(body["now"])
+            case "lookup":
+                return {"recorded": session.lookup(body["urls"])}
+        return None
 
     async def open_session(self, collection: str | None, port: int | None = None) -> SessionInfo:
         """Open a session with a port of its own, or on the port that a supervisor chose.

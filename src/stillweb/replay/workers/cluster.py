@@ -25,14 +25,12 @@ from stillweb.collections.layout import Collection
 from stillweb.errors import ReplayError, SessionLost, UsageError
 from stillweb.http.control import (
     DEFAULT_SESSION,
-    ConnectionState,
     Ledger,
     MissOutcome,
     Readiness,
     ReloadResult,
     ReplayInfo,
     SessionInfo,
-    UnrecordedRequest,
     parse_info,
     parse_ledger,
 )
@@ -74,7 +72,6 @@ class ReplayCluster(ControlBackend):
 
     Attributes:
         url: of the proxy and the control API.
-        workers: by number.
     """
 
     def __init__(self, configs: Sequence[ReplayWorkerConfig], options: ReplayOptions) -> None:
@@ -295,24 +292,8 @@ class ReplayCluster(ControlBackend):
             return True
         return False
 
-    async def cancel_navigations(self, session_id: str, cancel: bool) -> None:
-        await self._ask_owner(session_id, "POST", "/navigation", {"cancel": cancel})
-
-    async def answer_unrecorded(self, session_id: str, allowed: UnrecordedRequest) -> None:
-        await self._ask_owner(session_id, "POST", "/unrecorded", allowed)
-
-    async def report_clock(self, session_id: str, now: int) -> ConnectionState:
-        _, reply = await self._ask_owner(session_id, "POST", "/clock", {"now": now})
-        state: ConnectionState = reply
-        return state
-
-    async def report_date(self, session_id: str, date: int) -> None:
-        await self._ask_owner(session_id, "POST", "/date", {"date": date})
-
-    async def lookup(self, session_id: str, urls: Sequence[str]) -> list[bool]:
-        _, reply = await self._ask_owner(session_id, "POST", "/lookup", {"urls": list(urls)})
-        recorded: list[bool] = reply["recorded"]
-        return recorded
+    async def command(self, session_id: str, name: str, body: Any) -> Any:
+        return (await self._ask_owner(session_id, "POST", f"/{name}", body))[1]
 
     async def open_session(self, collection: str | None, port: int | None = None) -> SessionInfo:
         """Open a session on the worker that has the fewest.
