@@ -179,11 +179,11 @@ def _replayed(last: Message, body: bytearray, receive: Receive) -> Receive:
     return replayed
 
 
-# The page of the monitor: static files without data that load nothing from other origins.
-_PAGE_FILES = {
-    "/": ("monitor.html", "text/html; charset=utf-8"),
-    "/monitor.css": ("monitor.css", "text/css; charset=utf-8"),
-    "/monitor.js": ("monitor.js", "text/javascript; charset=utf-8"),
+# Pages of monitor and viewer: static files without data that load nothing from other origins.
+_MEDIA_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
 }
 _PAGE_HEADERS = {
     # Pictures are blobs: an <img> cannot send the API key.
@@ -196,8 +196,12 @@ _PAGE_HEADERS = {
 VIEWER = "/view"
 """Path of the viewer on a rollout server; its page is static, its API requires the key."""
 
-PUBLIC = frozenset(("/health", "/ready", "/docs", "/openapi.json")) | frozenset(_PAGE_FILES)
-PUBLIC |= {f"{VIEWER}/{name}" for name in ("", "viewer.css", "viewer.js")}
+PUBLIC = frozenset(
+    (
+        *("/health", "/ready", "/docs", "/openapi.json"),
+        *("/", "/monitor.css", "/monitor.js", f"{VIEWER}/", f"{VIEWER}/viewer.css", f"{VIEWER}/viewer.js"),
+    )
+)
 
 
 def is_loopback(host: str) -> bool:
@@ -273,19 +277,21 @@ def base_app(title: str, description: str, keys: AccessKeys) -> FastAPI:
     app.add_exception_handler(Exception, failed_bug)
     app.add_middleware(BodyLimit)
     app.add_middleware(Guard, keys=keys)  # added last, so it runs first
-    app.include_router(_page_router())
+    app.include_router(page_router("monitor"))
     return app
 
 
-def _page_router() -> APIRouter:
+def page_router(page: str) -> APIRouter:
+    """Return the routes of a page ("monitor" or "viewer") with its style sheet and its script."""
     routes = APIRouter()
-    for path, (name, media_type) in _PAGE_FILES.items():
-        routes.add_api_route(
-            path, partial(_file, name, media_type), methods=["GET"], include_in_schema=False, name=name
-        )
+    for suffix, media_type in _MEDIA_TYPES.items():
+        name = f"{page}.{suffix}"
+        send = partial(_page_file, f"stillweb.server.{page}", name, media_type)
+        path = "/" if suffix == "html" else f"/{name}"
+        routes.add_api_route(path, send, methods=["GET"], include_in_schema=False, name=name)
     return routes
 
 
-async def _file(name: str, media_type: str) -> Response:
-    text = files("stillweb.server.monitor").joinpath("web", name).read_text("utf-8")
+async def _page_file(package: str, name: str, media_type: str) -> Response:
+    text = files(package).joinpath("web", name).read_text("utf-8")
     return Response(text, media_type=media_type, headers=_PAGE_HEADERS)

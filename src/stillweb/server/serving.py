@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,17 +49,12 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
+@dataclass(frozen=True, slots=True)
 class RolloutServer:
-    """A running server.
+    """A running server, and the address that it listens on."""
 
-    Attributes:
-        url: address that it listens on.
-        engine: its engine.
-    """
-
-    def __init__(self, url: str, engine: Engine) -> None:
-        self.url = url
-        self.engine = engine
+    url: str
+    engine: Engine
 
 
 @asynccontextmanager

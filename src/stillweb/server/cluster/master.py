@@ -33,7 +33,7 @@ from stillweb.server.keys import CLIENT_HEADER, AccessKeys, KeyHolder
 from stillweb.server.leases.queue import OperationQueue
 from stillweb.server.monitor import status as figures
 from stillweb.server.monitor.history import HistoryRecorder
-from stillweb.server.monitor.monitor import history
+from stillweb.server.monitor.monitor import health, history
 from stillweb.server.monitor.status import Status, visible_to
 from stillweb.server.protocols.models import BatchReset, BatchStep, LeaseRequest
 from stillweb.server.protocols.web import HolderOf, holder_of, while_connected
@@ -221,7 +221,7 @@ def make_master_app(master: Master, keys: AccessKeys) -> FastAPI:
         ("/v1/status", "GET", routes.status),
         ("/v1/stream", "GET", routes.stream),
         ("/metrics", "GET", routes.metrics),
-        ("/health", "GET", routes.health),
+        ("/health", "GET", health),
         ("/ready", "GET", routes.ready),
     ):
         app.add_api_route(path, route, methods=[method], response_model=None)
@@ -337,10 +337,6 @@ class _Routes:
     async def metrics(self) -> Response:
         """Return the metrics of all nodes for Prometheus."""
         return Response(figures.render(self._master.status()), headers={"Content-Type": figures.MEDIA_TYPE})
-
-    async def health(self) -> Response:
-        """Return 200 while the process runs."""
-        return JsonResponse({"status": "ok"})
 
     async def ready(self) -> Response:
         """Return 200 if at least one node is live; otherwise 503."""

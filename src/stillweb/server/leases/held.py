@@ -128,7 +128,6 @@ class HeldLease:
         info: of the last reset or step.
         picture: SHA-256 of the last picture.
         thumbnail, thumbnail_at: last JPEG for the monitor, and its time.
-        ended: whether the lease has ended.
     """
 
     lease: Lease

@@ -53,7 +53,6 @@ class Lease:
     """A granted lease.
 
     Attributes:
-        session: number of the session.
         since: start time.
         last_heard: time of the last request or of the end of the last call.
         calls: number of calls under way.

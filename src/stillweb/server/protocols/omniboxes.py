@@ -7,13 +7,14 @@ sleep until a page has loaded; this server instead responds when the page has se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 
 from stillweb.env import InvalidAction, Task, parse
 from stillweb.env.actions.aliases import ALIASES
@@ -114,9 +115,24 @@ _MODES = {"set_of_marks": "som", "coordinates": "screenshot"}
 Instance = Annotated[str, Query(description="Value that /get returned")]
 
 
+class _Route(APIRoute):
+    """Route that reports errors as Omniboxes does."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        respond = super().get_route_handler()
+
+        async def reported(request: Request) -> Response:
+            try:
+                return await respond(request)
+            except StillwebError as error:
+                return _failure(error)
+
+        return reported
+
+
 def router(prefix: str) -> APIRouter:
     """Return the routes below a prefix."""
-    routes = APIRouter(prefix=prefix, tags=["omniboxes"])
+    routes = APIRouter(prefix=prefix, tags=["omniboxes"], route_class=_Route)
     routes.add_api_route("/get", get_instance, methods=["POST"])
     routes.add_api_route("/reset", reset, methods=["POST"])
     routes.add_api_route("/screenshot", screenshot, methods=["GET"], response_class=Response)
@@ -138,19 +154,13 @@ async def get_instance(
     ] = None,
 ) -> Response:
     """Lease an instance; 503 if none is free."""
-    try:
-        held = await caller.acquire(owner, ttl=ttl, lifetime=lifetime_mins * 60)
-    except RequestRefused as error:
-        return _failure(error)
+    held = await caller.acquire(owner, ttl=ttl, lifetime=lifetime_mins * 60)
     return JsonResponse({"instance_id": held.lease.id, "node": _node(caller.engine)})
 
 
 async def reset(caller: CallerOf, instance_id: Instance, node: Instance) -> Response:
     """Return an instance."""
-    try:
-        await caller.engine.leases.release(_instance(caller, instance_id, node))
-    except StillwebError as error:
-        return _failure(error)
+    await caller.engine.leases.release(_instance(caller, instance_id, node))
     return JsonResponse({"status": "success"})
 
 
@@ -158,25 +168,19 @@ async def screenshot(
     caller: CallerOf, instance_id: Instance, node: Instance, interaction_mode: str = "set_of_marks"
 ) -> Response:
     """Return a screenshot, with or without numbered marks."""
-    try:
-        held = _instance(caller, instance_id, node)
-        form = _MODES.get(interaction_mode)
-        if form is None:
-            raise UsageError(f"no interaction_mode {interaction_mode!r}", hint=f"use {' or '.join(_MODES)}")
-        seen = await caller.engine.observe(held, [form], queue="screenshot")
-    except StillwebError as error:
-        return _failure(error)
+    held = _instance(caller, instance_id, node)
+    form = _MODES.get(interaction_mode)
+    if form is None:
+        raise UsageError(f"no interaction_mode {interaction_mode!r}", hint=f"use {' or '.join(_MODES)}")
+    seen = await caller.engine.observe(held, [form], queue="screenshot")
     body = caller.engine.pictures.get(seen["pictures"][form]["sha256"])
     return Response(body, media_type="image/png")
 
 
 async def execute(caller: CallerOf, body: Annotated[dict[str, Any], Body()]) -> Response:
     """Execute exactly one command."""
-    try:
-        held = _instance(caller, str(body.get("instance_id", "")), str(body.get("node", "")))
-        return JsonResponse(await _execute(caller.engine, held, command_of(body)))
-    except StillwebError as error:
-        return _failure(error)
+    held = _instance(caller, str(body.get("instance_id", "")), str(body.get("node", "")))
+    return JsonResponse(await _execute(caller.engine, held, command_of(body)))
 
 
 async def info(caller: CallerOf, request: Request) -> Response:
@@ -195,10 +199,7 @@ async def info(caller: CallerOf, request: Request) -> Response:
 
 async def probe(caller: CallerOf, instance_id: Instance, node: Instance) -> Response:
     """Report whether an instance is usable, and renew its lease."""
-    try:
-        held = _instance(caller, instance_id, node)
-    except StillwebError as error:
-        return _failure(error)
+    held = _instance(caller, instance_id, node)
     if held.error:
         message = _messages(f"Probe failed: {held.error}")
         return JsonResponse(message, status_code=HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -207,10 +208,7 @@ async def probe(caller: CallerOf, instance_id: Instance, node: Instance) -> Resp
 
 async def metadata(caller: CallerOf, instance_id: Instance, node: Instance) -> Response:
     """Return size, title and URL of an instance's page."""
-    try:
-        held = _instance(caller, instance_id, node)
-    except StillwebError as error:
-        return _failure(error)
+    held = _instance(caller, instance_id, node)
     profile = held.info.get("determinism", {}).get("profile", {})
     width, height = profile.get("viewport") or _BLANK_SIZE
     return JsonResponse({"width": width, "height": height, **_page(held)})

@@ -15,7 +15,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,23 +25,12 @@ from starlette.exceptions import HTTPException
 
 from stillweb.env.trajectories.trajectory import Trajectory
 from stillweb.errors import StillwebError, TaskError, UsageError
-from stillweb.server.guard import Guard
+from stillweb.server.guard import Guard, page_router
 from stillweb.server.keys import AccessKeys
 from stillweb.server.responses import JsonResponse, failed, failed_http
 from stillweb.server.viewer.export import export, film_of, first_difference, stored_file
 from stillweb.server.viewer.index import UNREADABLE, EpisodeFilter, EpisodeIndex, summary
 
-_FILES = {
-    "": ("viewer.html", "text/html; charset=utf-8"),
-    "viewer.css": ("viewer.css", "text/css; charset=utf-8"),
-    "viewer.js": ("viewer.js", "text/javascript; charset=utf-8"),
-}
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "Cache-Control": "no-cache",
-    "X-Content-Type-Options": "nosniff",
-}
 _BY_DIGEST = {"Cache-Control": "private, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
 _FRESH = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _MEDIA = {"png": "image/png", "txt": "text/plain; charset=utf-8"}
@@ -145,17 +133,10 @@ def _trees(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
 
 def router(index: EpisodeIndex, prefix: str = "") -> APIRouter:
     routes, viewer = APIRouter(prefix=prefix, tags=["viewer"]), Viewer(index)
-    for path, (name, media_type) in _FILES.items():
-        send = partial(_file, name, media_type)
-        routes.add_api_route(f"/{path}", send, methods=["GET"], include_in_schema=False, name=name)
+    routes.include_router(page_router("viewer"))
     for endpoint in (viewer.episodes, viewer.film, viewer.compare, viewer.tree, viewer.file, viewer.export):
         routes.add_api_route(f"/api/{endpoint.__name__}", endpoint, methods=["GET"], response_model=None)
     return routes
-
-
-async def _file(name: str, media_type: str) -> Response:
-    text = files("stillweb.server.viewer").joinpath("web", name).read_text("utf-8")
-    return Response(text, media_type=media_type, headers=_HEADERS)
 
 
 def make_viewer_app(index: EpisodeIndex) -> FastAPI:
