@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+
+def write_page(path: Path, package: str, template: str, **values: Any) -> Path:
+    """Write a template of a package as an HTML page; return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(templates_of(package).get_template(template).render(values), encoding="utf-8")
+    return path
 
 
 def templates_of(package: str) -> Environment:

@@ -12,7 +12,6 @@ import base64
 import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -34,14 +33,14 @@ from stillweb.benchmarks.plan import TaskPlan, TaskPlanner
 from stillweb.benchmarks.proof import ProofOptions, ProofResult, TaskProver
 from stillweb.benchmarks.reading import FAMILIES
 from stillweb.benchmarks.site import SiteMap, read_site, split_pages
-from stillweb.browser.launch import launch
 from stillweb.browser.profile import LEVEL
 from stillweb.collections.layout import Collection
-from stillweb.env import Env, EnvOptions, Task
+from stillweb.env import EnvOptions, Task
+from stillweb.env.env import open_envs
 from stillweb.errors import UsageError
 from stillweb.options import Option, parse_list, parse_share
 from stillweb.replay import ReplayClient
-from stillweb.templates import templates_of
+from stillweb.templates import write_page
 
 _GENERATORS: dict[str, tuple[Callable[[SiteFacts], Iterator[TaskCandidate]], ...]] = {
     **FAMILIES,
@@ -110,11 +109,9 @@ class MadeTasks:
     """Tasks of a collection.
 
     Attributes:
-        pages: number of recorded pages.
         tried: candidates that were proved or dropped, by family.
         dropped: number of dropped candidates, by family and failed proof.
         details: an example for each failed proof.
-        seconds: duration.
         walk_seconds: sum of the durations of the random walks from start pages; `jobs` of them run at a time.
     """
 
@@ -188,20 +185,10 @@ async def make_tasks(
     info = await client.info()
     environment = info.collections.get(collection.name, "")
     made = MadeTasks(collection.name, environment, options, len(site.pages), dict(planner.starts))
-    async with AsyncExitStack() as stack:
-        browser = await stack.enter_async_context(launch(spki=info.spki, exact=options.level == "exact"))
-        envs = [
-            await stack.enter_async_context(
-                Env(
-                    client.url,
-                    collection.name,
-                    level=options.level,
-                    browser=browser,
-                    options=EnvOptions(max_steps=_MOST_STEPS),
-                )
-            )
-            for _ in range(options.jobs)
-        ]
+    chosen = EnvOptions(max_steps=_MOST_STEPS)
+    async with open_envs(
+        client.url, options.jobs, collection=collection.name, level=options.level, options=chosen
+    ) as envs:
         prover = TaskProver(client, envs, _proofs(options))
         games: list[TaskPlan] = []
         if "game" in options.families:
@@ -338,19 +325,12 @@ def write_made_report(made: MadeTasks, path: Path) -> None:
         (family, proof, count, made.details.get((family, proof), ""))
         for (family, proof), count in sorted(made.dropped.items())
     ]
-    _write(path, "made.html.j2", {"made": made, "tasks": tasks, "dropped": dropped})
+    write_page(path, "stillweb.benchmarks", "made.html.j2", made=made, tasks=tasks, dropped=dropped)
 
 
 def write_audit_report(audit: Mapping[str, Any], path: Path) -> None:
     """Write the findings of an audit, as `AuditReport.to_dict` returns it."""
-    _write(path, "audit.html.j2", {"audit": audit})
-
-
-def _write(path: Path, template: str, values: Mapping[str, Any]) -> None:
-    environment = templates_of("stillweb.benchmarks")
-    text = environment.get_template(template).render(values)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_page(path, "stillweb.benchmarks", "audit.html.j2", audit=audit)
 
 
 def _thumbnail(png: bytes) -> str:

@@ -15,7 +15,7 @@ from stillweb.coverage.measure import CoverageResult, WalkRecord, walk_options
 from stillweb.env import VectorEnv
 from stillweb.errors import InfraError, TaskError
 from stillweb.replay import ReplayClient
-from stillweb.templates import templates_of
+from stillweb.templates import write_page
 
 if TYPE_CHECKING:
     from stillweb.coverage.until import UntilReport
@@ -115,9 +115,11 @@ def write_report(
         folder: created if it is missing.
         until: the loop that ended with this measurement.
     """
-    environment = templates_of("stillweb.coverage")
     agents = list(dict.fromkeys(walk.agent for walk in result.walks))
-    text = environment.get_template("coverage.html.j2").render(
+    return write_page(
+        folder / "index.html",
+        "stillweb.coverage",
+        "coverage.html.j2",
         result=result,
         rate=result.miss_rate(),
         rows=[(agent, result.counts(agent), result.miss_rate(agent)) for agent in agents],
@@ -127,7 +129,3 @@ def write_report(
         until=until,
         left_alone=LEFT_ALONE,
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "index.html"
-    path.write_text(text, encoding="utf-8")
-    return path

@@ -17,8 +17,8 @@ from statistics import fmean
 from typing import Any
 
 from stillweb import clock
-from stillweb.templates import templates_of
-from stillweb.trainers.batch.groups import variance_of
+from stillweb.templates import write_page
+from stillweb.trainers.batch.groups import bootstrap, variance_of
 from stillweb.trainers.batch.results import Result
 
 _RESAMPLES = 10_000
@@ -96,7 +96,7 @@ def _difference(name: str, pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         return found
     for kind, field in (("success", "difference"), ("reward", "reward_difference")):
         values = [pair[field] for pair in pairs]
-        low, high = _bootstrap(values, f"{name} {kind}")
+        low, high = bootstrap(values, clock.seeded("compare", f"{name} {kind}"))
         found[kind] = {
             "before": round(fmean(pair[kind][0] for pair in pairs), 6),
             "after": round(fmean(pair[kind][1] for pair in pairs), 6),
@@ -113,12 +113,6 @@ def _difference(name: str, pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     }
 
 
-def _bootstrap(values: Sequence[float], seed: str) -> tuple[float, float]:
-    rng = clock.seeded("compare", seed)
-    means = sorted(fmean(rng.choices(values, k=len(values))) for _ in range(_RESAMPLES // 10))
-    return means[round(0.025 * len(means))], means[round(0.975 * len(means)) - 1]
-
-
 def _p(values: Sequence[float], seed: str) -> float:
     """Return the two-sided p-value of a mean of 0, by flipping the signs of the tasks' differences."""
     changed = [abs(value) for value in values if value]
@@ -132,17 +126,9 @@ def _p(values: Sequence[float], seed: str) -> float:
 
 
 def write_comparison(comparison: Mapping[str, Any], names: Sequence[str], path: Path) -> None:
-    """Write a comparison as one HTML page.
-
-    Args:
-        comparison: result of `compare`.
-        names: names of the two rollouts.
-        path: file to write.
-    """
+    """Write the result of `compare` as one HTML page; `names` are those of the two rollouts."""
     rows = [comparison["all"], *comparison["families"]]
     edges = [row["success"][edge] for row in rows if "success" in row for edge in ("low", "high")]
     most = max([0.05, *map(abs, edges)])
-    template = templates_of("stillweb.trainers.batch").get_template("compare.html.j2")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = template.render(found=comparison, rows=rows, names=names, most=most)
-    path.write_text(text, encoding="utf-8")
+    values = {"found": comparison, "rows": rows, "names": names, "most": most}
+    write_page(path, "stillweb.trainers.batch", "compare.html.j2", **values)

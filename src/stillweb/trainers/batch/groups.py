@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from stillweb import clock
 from stillweb.diff.certify.rates import rate
-from stillweb.templates import templates_of
+from stillweb.templates import write_page
 
 if TYPE_CHECKING:
     from stillweb.trainers.batch.results import Result
@@ -91,10 +91,14 @@ def interval(values: Sequence[float], seed: str) -> dict[str, float]:
         found = rate(round(sum(values)), len(values))
         low, high = found.low, found.high
     else:
-        rng = clock.seeded("bootstrap", seed)
-        means = sorted(fmean(rng.choices(values, k=len(values))) for _ in range(_RESAMPLES))
-        low, high = means[round(0.025 * _RESAMPLES)], means[round(0.975 * _RESAMPLES) - 1]
+        low, high = bootstrap(values, clock.seeded("bootstrap", seed))
     return {"value": round(mean, 6), "low": round(low, 6), "high": round(high, 6)}
+
+
+def bootstrap(values: Sequence[float], rng: Any) -> tuple[float, float]:
+    """Return the 95 % interval of a mean."""
+    means = sorted(fmean(rng.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+    return means[round(0.025 * _RESAMPLES)], means[round(0.975 * _RESAMPLES) - 1]
 
 
 def variance_of(results: Iterable[Result]) -> dict[str, Any]:
@@ -138,7 +142,4 @@ def _reward(row: Result) -> float:
 
 def write_rollout_report(summary: Mapping[str, Any], title: str, path: Path) -> None:
     """Write the summary of a batch as one HTML page."""
-    environment = templates_of("stillweb.trainers.batch")
-    text = environment.get_template("rollout.html.j2").render(summary=summary, title=title)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_page(path, "stillweb.trainers.batch", "rollout.html.j2", summary=summary, title=title)

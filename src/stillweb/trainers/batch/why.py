@@ -32,7 +32,7 @@ from stillweb.env import Observation, Task, Trajectory
 from stillweb.env.tasks.task import task_from_dict
 from stillweb.env.vector.rollout import Agent, Policy
 from stillweb.errors import ForkDiverged, UsageError
-from stillweb.templates import templates_of
+from stillweb.templates import write_page
 from stillweb.trainers.agents import PastStep
 from stillweb.trainers.batch.results import Result
 
@@ -45,10 +45,8 @@ class EpisodeForks:
     """The states of an episode at which it can be forked.
 
     Attributes:
-        task: task of the episode.
         steps: lines of the trajectory: the reset and each step.
         reward: reward of the episode; None if it has not ended with one.
-        header: header of the trajectory.
     """
 
     task: Task
@@ -288,6 +286,4 @@ def write_why_report(explained: Mapping[str, Any], path: Path) -> None:
         "ticks": [(n, at(n, 0)[0]) for n in range(0, last + 1, max(1, last // 15))],
         "lost": None if lost is None else at(lost, 0)[0],
     }
-    template = templates_of("stillweb.trainers.batch").get_template("why.html.j2")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(template.render(why=explained, chart=chart), encoding="utf-8")
+    write_page(path, "stillweb.trainers.batch", "why.html.j2", why=explained, chart=chart)
