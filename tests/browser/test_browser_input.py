@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from stillweb.browser import axtree, page_text, settle
+from stillweb.browser import axtree, settle
 from stillweb.browser.input import actions as act
-from stillweb.errors import InfraError
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -216,26 +215,6 @@ async def test_hover_scroll_and_drag(rig):
         await act.drag(visit.page, visit.bids, await bid_of(visit, "R"), (60, 0))
         assert int(await visit.page.input_value("#r")) > 60
         assert "mouseover hovered" in await log_of(visit)
-
-
-async def test_going_places(rig):
-    rig.site.pages["http://site.test/two"] = "<p>two"
-    async with rig.visit() as visit:
-        await visit.show("<p>one")
-        assert await act.goto(visit.page, "http://site.test/two") == 200
-        await settle(visit.page, visit.activity)
-        assert await act.back(visit.page) == 200
-        await settle(visit.page, visit.activity)
-        assert await page_text(visit.page) == "one"
-        assert await act.forward(visit.page) == 200
-        await settle(visit.page, visit.activity)
-        assert await act.reload(visit.page) == 200
-        assert await act.goto(visit.page, "http://site.test/absent") == 404
-        with pytest.raises(act.ActionFailed) as failure:
-            await act.goto(visit.page, "nonsense")
-        assert failure.value.kind == "navigation"
-        with pytest.raises(InfraError, match="TUNNEL"):  # the proxy's refusal is no page's fault
-            await act.goto(visit.page, "https://site.test/")
 
 
 async def test_frames_lie_over_elements_and_elements_over_frames(rig):

@@ -8,9 +8,10 @@ import asyncio
 from datetime import UTC, datetime
 
 import pytest
+from playwright.async_api import Error as PlaywrightError
 
 from stillweb.browser import Activity, Level, Pinning, Profile, open_context, page_text, settle
-from stillweb.browser.input.actions import goto
+from stillweb.browser.activity import is_ours
 from stillweb.errors import InfraError, UsageError
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -193,8 +194,8 @@ async def test_a_request_that_fails_by_no_fault_of_the_page_is_an_infra_error(ri
     context = await open_context(rig.browser, proxy="http://127.0.0.1:1", profile=Profile(), pinning=pinning)
     activity = Activity(context)
     page = await context.new_page()
-    with pytest.raises(InfraError, match="ERR_PROXY_CONNECTION_FAILED"):
-        await goto(page, "http://site.test/")
+    with pytest.raises(PlaywrightError, match="ERR_PROXY_CONNECTION_FAILED"):
+        await page.goto("http://site.test/")
     with pytest.raises(InfraError, match=r"http://site\.test/.*ERR_PROXY_CONNECTION_FAILED"):
         await settle(page, activity)
     await context.close()
@@ -264,3 +265,17 @@ async def test_what_is_in_flight_is_named_oldest_first_with_who_requested(rig, l
         == f"{len(requests)} request{'s' * (len(requests) > 1)} in flight after {'2' if level is Level.CLOCK else '1.8'} s"
     )
     assert requests[0] == "GET http://localhost/slow (fetch by frame http://localhost/)"
+
+
+@pytest.mark.parametrize(
+    ("failure", "url", "ours"),
+    [
+        ("net::ERR_TUNNEL_CONNECTION_FAILED", "https://site.test/", True),  # the proxy's refusal
+        ("net::ERR_TUNNEL_CONNECTION_FAILED", "https://-a_b-.test/", False),  # no certificate for such a name
+        ("net::ERR_CERT_AUTHORITY_INVALID", "https://site.test/", True),
+        ("net::ERR_ABORTED", "http://site.test/", False),
+        ("Cannot navigate to invalid URL", "nonsense", False),
+    ],
+)
+async def test_failures_of_browser_and_proxy_are_no_fault_of_the_page(failure, url, ours):
+    assert is_ours(failure, url) is ours

@@ -114,10 +114,6 @@ def export(collection: Collection, target: Path) -> Path:
     return target
 
 
-def _json(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, indent=2, sort_keys=True).encode("utf-8") + b"\n"
-
-
 def _info(member: _WaczMember) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(member.name, _DATE)
     info.external_attr = _MODE

@@ -20,7 +20,6 @@ from typing import Any
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page
 
-from stillweb.browser.activity import is_ours
 from stillweb.browser.cdp.session import PageProbe
 from stillweb.browser.input.elements import (
     ActionFailed,
@@ -226,30 +225,6 @@ async def drag(page: Page, bids: Bids, bid: Target, target: str | Point) -> None
     await (await Pointer.of(page)).drag(start, end)
 
 
-async def goto(page: Page, url: str, *, timeout: float = 30.0) -> int:
-    """Navigate to a URL until its document begins; return its HTTP status, 0 if it has none.
-
-    Raises:
-        ActionFailed: if the navigation fails.
-    """
-    return await _navigate(page, page.goto(url, wait_until="commit", timeout=timeout * 1000))
-
-
-async def back(page: Page, *, timeout: float = 30.0) -> int:
-    """Go back in history; return the HTTP status, 0 without one or without a previous entry."""
-    return await _navigate(page, page.go_back(wait_until="commit", timeout=timeout * 1000))
-
-
-async def forward(page: Page, *, timeout: float = 30.0) -> int:
-    """Go forward in history; return the HTTP status, 0 without one or without a next entry."""
-    return await _navigate(page, page.go_forward(wait_until="commit", timeout=timeout * 1000))
-
-
-async def reload(page: Page, *, timeout: float = 30.0) -> int:
-    """Reload the document; return the HTTP status, 0 if it has none."""
-    return await _navigate(page, page.reload(wait_until="commit", timeout=timeout * 1000))
-
-
 async def _give_files(
     element: ActionTarget, field: dict[str, Any], files: Sequence[Path], *, many: bool
 ) -> None:
@@ -274,14 +249,3 @@ async def _keyboard(page: Page, pressed: Any, keys: str) -> None:
         if "Unknown key" in error.message:
             raise ActionFailed(f"no key is called {keys!r}", "unsuitable") from error
         raise InfraError(f"{page.url}: {error.message}") from error
-
-
-async def _navigate(page: Page, navigation: Any) -> int:
-    try:
-        response = await navigation
-    except PlaywrightError as error:
-        if page.is_closed() or is_ours(error.message):
-            raise InfraError(error.message.splitlines()[0]) from error
-        # net::ERR_... and similar describe the page or the archive, not an error of stillweb.
-        raise ActionFailed(error.message.splitlines()[0], "navigation") from error
-    return response.status if response else 0

@@ -40,10 +40,8 @@ class PageForm:
 
     Attributes:
         number: by order of the fields; distinguishes the forms of a frame.
-        frame: of the form.
         method: "get", "post" or "dialog".
         action: absolute URL.
-        hidden: its hidden fields, name and value.
     """
 
     number: int
@@ -78,7 +76,6 @@ class Control:
         kind: shared with similar controls.
         same: shared with the same control on other pages.
         bid: of this load; for `stillweb.browser.input.actions`.
-        field: of a field or button.
         label: "id", "name" or placeholder of a field: alternative names in files of values.
         url: target of a link.
         options: labels of a list's options.
