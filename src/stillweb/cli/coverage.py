@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from stillweb.browser.launch import browser_build
 from stillweb.cli.console import echo, print_json, print_table, progress
 from stillweb.cli.options import (
     FILE,
@@ -20,7 +19,7 @@ from stillweb.cli.options import (
     option_for,
     options_from,
 )
-from stillweb.cli.replay.shared import replayed
+from stillweb.cli.replay.shared import default_level, replayed, start_urls
 from stillweb.collections.layout import Collection
 from stillweb.coverage import (
     CoverageOptions,
@@ -30,7 +29,6 @@ from stillweb.coverage import (
     closable_rate,
     measure_coverage,
 )
-from stillweb.errors import UsageError
 from stillweb.options import Option, parse_share
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.replay import ReplayClient
@@ -93,30 +91,6 @@ def coverage(ctx: click.Context, /, name: str, options: CoverageOptions, **given
     limit = given["fail_over"]
     rate = result.miss_rate()
     ctx.exit(1 if limit is not None and (rate.share > limit or not rate.tried) else 0)
-
-
-def default_level(backend: str = "native") -> str:
-    """Return `exact` if browser and back end can keep it, else `clock`, and log the fallback."""
-    if backend != "native":
-        return "clock"
-    build = browser_build()
-    if build.kind == "headless-shell":
-        return "exact"
-    echo(f"level clock: {build.path} is not chromium-headless-shell", err=True)
-    return "clock"
-
-
-def start_urls(collection: Collection) -> list[str]:
-    """Return the pages at which a recording began.
-
-    Raises:
-        UsageError: if the recording lists no page.
-    """
-    pages = collection.page_list()
-    urls = list(dict.fromkeys(page.url for page in pages if page.seed and page.url.startswith("http")))
-    if not urls:
-        raise UsageError(f"{collection.name} lists no page to start from", hint="give one with --url")
-    return urls
 
 
 async def _measure(

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from stillweb.cli.console import echo, print_json, print_table, progress, until_signal
-from stillweb.cli.coverage import default_level, start_urls
 from stillweb.cli.options import FOLDER, options_from
 from stillweb.cli.record.shared import LISTENING, Addition, addition_options, reach_options
+from stillweb.cli.replay.shared import default_level, start_urls
 from stillweb.coverage import UntilOptions, UntilReport, record_until
 from stillweb.record.amend.amend import AmendOptions
 from stillweb.record.crawl.scope import Scope

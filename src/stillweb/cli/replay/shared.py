@@ -1,4 +1,4 @@
-"""The replay server of a command: a running one, or one that the command starts and ends."""
+"""Replay within other commands: the server, its level, and the pages to begin at."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import echo, progress
 from stillweb.collections.layout import Collection
+from stillweb.errors import UsageError
 from stillweb.replay import ReplayOptions, ensure_sealed, serve, why_unsealed
 
 
@@ -63,3 +64,29 @@ def seal_shown(collection: Collection) -> None:
         )
         for warning in info.warnings:
             echo(f"  {warning}", err=True)
+
+
+def default_level(backend: str = "native") -> str:
+    """Return `exact` if browser and back end can keep it, else `clock`, and log the fallback."""
+    if backend != "native":
+        return "clock"
+    from stillweb.browser.launch import browser_build  # slow to import; `stillweb replay` does without
+
+    build = browser_build()
+    if build.kind == "headless-shell":
+        return "exact"
+    echo(f"level clock: {build.path} is not chromium-headless-shell", err=True)
+    return "clock"
+
+
+def start_urls(collection: Collection) -> list[str]:
+    """Return the pages at which a recording began.
+
+    Raises:
+        UsageError: if the recording lists no page.
+    """
+    pages = collection.page_list()
+    urls = list(dict.fromkeys(page.url for page in pages if page.seed and page.url.startswith("http")))
+    if not urls:
+        raise UsageError(f"{collection.name} lists no page to start from", hint="give one with --url")
+    return urls
