@@ -2,12 +2,12 @@
 
 Both sides visit the same pages of docs.test, shop.test or any other sites that are up, each in a fresh
 context, with the same browser, flags, profile and waits: load event, `settle` (500 ms of the page's own clock
-without change), the same behaviours (`--behaviours`: none, all, or some), links. `plain` goes to the site
+without change), the same behaviors (`--behaviors`: none, all, or some), links. `plain` goes to the site
 directly and keeps nothing; `bare` is `stillweb record crawl --no-baseline`: the same through the recording
 proxy, written to disk. `portrait` goes to the site directly, and also takes what a baseline holds (picture,
 text, trees, digests of bodies, each asked for); `recorded` is `stillweb record crawl`: all of that, recorded.
 
-    python bench/record.py [--pages docs=16,shop=12] [--behaviours none] [--rounds 3] [--jobs 1,4]
+    python bench/record.py [--pages docs=16,shop=12] [--behaviors none] [--rounds 3] [--jobs 1,4]
 
 The sides take turns, each a program of its own, measured from its first page to its last; processor time is
 that of all its processes, browser included, and by what they are (`python` is ours, `driver` Playwright's).
@@ -64,16 +64,16 @@ SIDES = ("plain", "bare", "portrait", "recorded")
 ROLES = ("python", "driver", "browser", "renderer", "utility")
 WAITS = (
     "all sides: load event, then 500 ms without change on the page's own clock, which take less than that; "
-    "behaviours as given, with the same rest after each deed; one fresh context a page"
+    "behaviors as given, with the same rest after each deed; one fresh context a page"
 )
 BROWSERTRIX = {
     "source": "shared/archives/browsertrix/README.md, browsertrix-crawler 1.14.1, 40 pages of the Python "
     "manual, screenshot, text, WACZ, 2 shared cores",
-    "its defaults (waitUntil load,networkidle2; behaviours autoplay, autofetch, autoscroll, siteSpecific)": {
+    "its defaults (waitUntil load,networkidle2; behaviors autoplay, autofetch, autoscroll, siteSpecific)": {
         "1": 15.6,
         "2": 30,
     },
-    "waitUntil load, netIdleWait 0, no behaviours": {"1": 138, "2": 159},
+    "waitUntil load, netIdleWait 0, no behaviors": {"1": 138, "2": 159},
 }
 
 
@@ -205,7 +205,7 @@ async def plain_visit(browser: Direct, url: str, conduct: BehaviorOptions, basel
 async def recorded(
     urls: list[str], jobs: int, wanted: frozenset[Behavior], folder: Path, meter: Meter, *, look: bool
 ) -> None:
-    options = CrawlOptions(scope=ScopeKind.PAGE, jobs=jobs, behaviours=wanted, baseline=look, record=reach())
+    options = CrawlOptions(scope=ScopeKind.PAGE, jobs=jobs, behaviors=wanted, baseline=look, record=reach())
     collection = Collection.create(folder, "bench")
     ca = CertAuthority.load_or_init(folder / "certs")
     report = await crawl(urls, collection, ca, options, meter.page)
@@ -224,12 +224,12 @@ def one(side: str, jobs: int, wanted: frozenset[Behavior], urls: list[str]) -> d
     return meter.told()
 
 
-def compare(urls: list[str], jobs: int, behaviours: str, rounds: int) -> dict[str, object]:
+def compare(urls: list[str], jobs: int, behaviors: str, rounds: int) -> dict[str, object]:
     runs: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
     for _ in range(rounds):
         for side in SIDES:
             command = [sys.executable, __file__, "--side", side, "--jobs", str(jobs)]
-            command += ["--behaviours", behaviours, *urls]
+            command += ["--behaviors", behaviors, *urls]
             told = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=900)
             runs[side].append(json.loads(told.stdout))
     result: dict[str, object] = {
@@ -250,19 +250,19 @@ def compare(urls: list[str], jobs: int, behaviours: str, rounds: int) -> dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pages", default="docs=16,shop=12", help="how many of which sites")
-    parser.add_argument("--behaviours", default="none", help="as `record crawl` takes it")
+    parser.add_argument("--behaviors", default="none", help="as `record crawl` takes it")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", default="1,4")
     parser.add_argument("--side", choices=SIDES, help="one run of one side")
     parser.add_argument("urls", nargs="*")
     given = parser.parse_args()
     if given.side:
-        print(json.dumps(one(given.side, int(given.jobs), parse_behaviors(given.behaviours), given.urls)))
+        print(json.dumps(one(given.side, int(given.jobs), parse_behaviors(given.behaviors), given.urls)))
         return
     asked = [each.partition("=") for each in given.pages.split(",")]
     urls = given.urls or [url for site, _, count in asked for url in pages_of(site, int(count))]
     result = {
-        f"jobs {jobs}": compare(urls, jobs, given.behaviours, given.rounds)
+        f"jobs {jobs}": compare(urls, jobs, given.behaviors, given.rounds)
         for jobs in map(int, given.jobs.split(","))
     }
     print(
@@ -270,7 +270,7 @@ def main() -> None:
             {
                 "pages": len(urls),
                 "waits": WAITS,
-                "behaviours": given.behaviours,
+                "behaviors": given.behaviors,
                 **result,
                 "browsertrix": BROWSERTRIX,
             },

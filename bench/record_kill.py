@@ -1,6 +1,6 @@
 """`kill -9` at random moments of a recording: is every WARC valid, and does the rest come when it goes on?
 
-Some pages of docs.test and of data.test are recorded, without behaviours, undisturbed first. Then each
+Some pages of docs.test and of data.test are recorded, without behaviors, undisturbed first. Then each
 recording is killed at moments drawn from a seed, between its first file and its end; `warcio check` reads
 every WARC file as the kill left it; `--append` goes on to the end; and the urlkeys are compared with those of
 the undisturbed one: these pages ask for nothing that varies by itself.
@@ -49,7 +49,7 @@ def command(folder: Path, name: str, *more: str) -> list[str]:
     places = ["-c", name, "--collections", str(folder), "--certs", str(folder.parent / "certs")]
     urls = [f"https://{name}.test/{path}" for path in CRAWLS[name]]
     program = [sys.executable, "-m", "stillweb", "record", "crawl", *urls, "--scope", "page", *places]
-    return [*program, *REACH, "--upstream-ca", str(SITES_CA), "--behaviours", "none", *more]
+    return [*program, *REACH, "--upstream-ca", str(SITES_CA), "--behaviors", "none", *more]
 
 
 def run(folder: Path, name: str, *more: str) -> float:

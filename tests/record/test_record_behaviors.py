@@ -24,7 +24,7 @@ HOME = "https://site.test/"
 BUDGET = Budget()
 
 
-def test_behaviours_are_named_by_a_list() -> None:
+def test_behaviors_are_named_by_a_list() -> None:
     assert parse_behaviors("all") == ALL
     assert parse_behaviors("none") == frozenset()
     assert parse_behaviors("scroll, tabs") == {Behavior.SCROLL, Behavior.TABS}
@@ -51,7 +51,7 @@ def test_what_was_done_is_summed_over_pages() -> None:
 async def record(
     folder: Path, ca, site, *, only: str = "all", budget: Budget = BUDGET, **options
 ) -> tuple[CrawlReport, dict]:
-    """Record the home page; return the report, and what its entry says of the behaviours."""
+    """Record the home page; return the report, and what its entry says of the behaviors."""
     with collection_to_fill(folder, "site") as collection:
         chosen = CrawlOptions(
             record=options.pop("reach", site.options),
@@ -62,8 +62,8 @@ async def record(
         )
         report = await crawl([HOME], collection, ca, chosen)
     (page,) = Collection.open(folder, "site").page_list()
-    assert ("behaviours" in page.extra) == bool(report.behaviours)
-    return report, report.behaviours
+    assert ("behaviors" in page.extra) == bool(report.behaviors)
+    return report, report.behaviors
 
 
 def asked(site, prefix: str = "") -> list[str]:
@@ -114,7 +114,7 @@ async def test_a_list_that_grows_is_scrolled_to_its_end(tmp_path: Path, ca, site
     assert recorded(tmp_path) >= {f"rows?page={n}" for n in range(5)}
     assert deeds["scroll"]["grown"] == 3
     assert "cut" not in deeds
-    assert report.behaviours == {"scroll": deeds["scroll"]}
+    assert report.behaviors == {"scroll": deeds["scroll"]}
 
 
 @pytest.mark.browser

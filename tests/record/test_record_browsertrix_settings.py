@@ -70,7 +70,7 @@ def test_what_the_user_sets_wins_and_a_state_goes_along():
     assert settings["state"] == {"finished": [SEED], "queued": []}
 
 
-def test_all_behaviours_are_its_own_none_are_none_and_what_it_lacks_is_reported():
+def test_all_behaviors_are_its_own_none_are_none_and_what_it_lacks_is_reported():
     assert "behaviors" not in told().settings
     assert told(CrawlOptions(behaviors=frozenset())).settings["behaviors"] == ""
     some = told(CrawlOptions(behaviors=frozenset({Behavior.TABS, Behavior.MEDIA})))

@@ -107,7 +107,7 @@ def test_a_site_is_explored_and_amended_as_it_was_crawled(tmp_path: Path, ca, si
     monkeypatch.setenv("SITE_PASSWORD", "Pass-word-17")
     reach = ("--resolve", site.resolve, "--upstream-ca", str(site.ca_file), "--login", str(steps))
     crawled = recorded(
-        tmp_path, ca, "crawl", HOME, "-c", "site", "--limit", "1", "--behaviours", "none", *reach
+        tmp_path, ca, "crawl", HOME, "-c", "site", "--limit", "1", "--behaviors", "none", *reach
     )
     assert crawled.exit_code == 0, crawled.output
     site.asked.clear()

@@ -227,7 +227,7 @@ def test_a_crawl_that_was_killed_leaves_valid_files_and_goes_on_to_the_same(
     places = ["-c", "site", "--collections", str(tmp_path / "c"), "--certs", str(tmp_path / "certs")]
     reach = ["--resolve", site.resolve, "--upstream-ca", str(site.ca_file)]
     command = [sys.executable, "-m", "stillweb", "record", "crawl", HOME, *places, *reach]
-    command += ["--behaviours", "none"]
+    command += ["--behaviors", "none"]
     program = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while len(site.asked) < moment and program.poll() is None and time.monotonic() < deadline:

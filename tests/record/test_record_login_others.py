@@ -37,7 +37,7 @@ def test_a_crawls_login_is_that_of_all_that_follows(tmp_path: Path, ca, site, mo
     steps.write_text(STEPS)
     monkeypatch.setenv("SITE_PASSWORD", "Pass-word-17")
 
-    crawl = ("crawl", HOME, "-c", "site", "--limit", "1", "--behaviours", "none", "--login", str(steps))
+    crawl = ("crawl", HOME, "-c", "site", "--limit", "1", "--behaviors", "none", "--login", str(steps))
     ran = recorded(tmp_path, ca, site, *crawl, "--twice", "--keep-second", "--explore", "2")
 
     assert ran.exit_code == 0, ran.output
@@ -58,7 +58,7 @@ def test_amending_is_logged_in_by_a_storage_state(tmp_path: Path, ca, site, logg
     state.write_text(json.dumps({"cookies": [cookie], "origins": []}))
     misses.write_text(f"{HOME}a\n")
     login = ("--storage-state", str(state), "--logged-in", "text:Welcome back")
-    crawl = ("crawl", HOME, "-c", "site", "--limit", "1", "--behaviours", "none", *login)
+    crawl = ("crawl", HOME, "-c", "site", "--limit", "1", "--behaviors", "none", *login)
     assert recorded(tmp_path, ca, site, *crawl).exit_code == 0
     if not logged_in:
         members.valid = 0  # the session is over
@@ -85,7 +85,7 @@ def test_a_logged_in_recording_that_is_added_to_as_no_one_says_so(tmp_path: Path
     cookie = {"name": "visitor", "value": members.issued[0], "domain": "site.test", "path": "/"}
     state.write_text(json.dumps({"cookies": [cookie], "origins": []}))
     misses.write_text(f"{HOME}a\n")
-    crawl = ("crawl", HOME, "-c", "site", "--limit", "1", "--behaviours", "none")
+    crawl = ("crawl", HOME, "-c", "site", "--limit", "1", "--behaviors", "none")
     assert recorded(tmp_path, ca, site, *crawl, "--storage-state", str(state)).exit_code == 0
 
     ran = recorded(tmp_path, ca, site, "amend", "site", "--misses", str(misses), "--dry-run")

@@ -194,7 +194,7 @@ class CrawlOptions:
         frozenset[Behavior],
         Option(
             f"Interactions with each page after its baseline: all, none, or a list of {','.join(Behavior)}.",
-            "--behaviours",
+            "--behaviors",
             "LIST",
             parse=parse_behaviors,
             format=_format_behaviors,

@@ -87,8 +87,8 @@ def print_crawl(report: CrawlReport, collection: Collection) -> None:
     )
     if report.files:
         echo(f"  {len(report.files)} linked files recorded (not counted as pages)")
-    if report.behaviours:
-        echo(f"  page interactions: {describe_actions(report.behaviours)}")
+    if report.behaviors:
+        echo(f"  page interactions: {describe_actions(report.behaviors)}")
     if redacted := redacted_in_words(collection.manifest().redactions):
         echo(f"  {redacted}")
     _print_gaps(report)
@@ -125,7 +125,7 @@ _SHARED = frozenset(
     {
         "urls", "name", "append", "scope", "depth", "limit", "include", "exclude", "jobs", "timezone",
         "locale", "time_limit", "size_limit", "page_timeout", "retries", "delay", "rate", "robots", "sitemap",
-        "behaviours", "resolve", "upstream_ca", "root", "certs_dir", "as_json", "warc_size", "engine",
+        "behaviors", "resolve", "upstream_ca", "root", "certs_dir", "as_json", "warc_size", "engine",
     }
 )  # fmt: skip
 _ITS_OWN = frozenset({*option_names(Container), "dry_run"})
@@ -278,8 +278,8 @@ _SECTIONS = {
         *("limit", "time_limit", "size_limit", "explore", "twice", "keep_second"),
     ),
     "Visiting pages": (
-        *("jobs", "delay", "rate", "page_timeout", "retries", "behaviours", "scroll_screens"),
-        *("behaviour_seconds", "baseline", "viewport", "timezone", "locale", "seed"),
+        *("jobs", "delay", "rate", "page_timeout", "retries", "behaviors", "scroll_screens"),
+        *("behavior_seconds", "baseline", "viewport", "timezone", "locale", "seed"),
     ),
     "Login and secrets": ("storage_state", "login", "logged_in", "keep_secrets", "redact", "no_redact"),
     "Exploring (with --explore)": EXPLORING,

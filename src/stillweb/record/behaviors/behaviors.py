@@ -38,9 +38,9 @@ _OK = 200
 async def media(target: BehaviorTarget) -> None:
     """Play the media of a page for a moment, and fetch their complete sources."""
     found = [
-        (frame, each) for frame, result in await target.evaluate_all("behaviours.media()") for each in result
+        (frame, each) for frame, result in await target.evaluate_all("behaviors.media()") for each in result
     ]
-    playing = await target.evaluate_all("behaviours.play()", _PLAY_TIMEOUT)
+    playing = await target.evaluate_all("behaviors.play()", _PLAY_TIMEOUT)
     target.report.count("media", "played", sum(count for _, count in playing))
     if found or any(count for _, count in playing):
         await target.settle()
@@ -109,7 +109,7 @@ async def _send_unread_sheets(target: BehaviorTarget, frame: FrameInfo, sheets: 
 
 
 async def _drain(target: BehaviorTarget, frame: FrameInfo, source: dict[str, str]) -> bool:
-    call = f"behaviours.drain({json.dumps(source['url'])}, {json.dumps(source['cors'])})"
+    call = f"behaviors.drain({json.dumps(source['url'])}, {json.dumps(source['cors'])})"
     if await target.evaluate(call, frame, max(1.0, target.time_left)):
         return True
     return await _load(target, frame, source["url"])
@@ -196,7 +196,7 @@ async def scroll(target: BehaviorTarget) -> None:
     screens = grown = 0
     rested = True
     while True:
-        moved = sum(count for _, count in await target.evaluate_all("behaviours.scrollOn()"))
+        moved = sum(count for _, count in await target.evaluate_all("behaviors.scrollOn()"))
         if moved:
             grown += rested and screens > 0
             rested = False
@@ -212,17 +212,12 @@ async def scroll(target: BehaviorTarget) -> None:
     if screens:
         target.report.count("scroll", "screens", screens)
         target.report.count("scroll", "grown", grown)
-        await target.evaluate_all("behaviours.scrollBack()")
+        await target.evaluate_all("behaviors.scrollBack()")
         await target.settle()
 
 
 class Opening:
-    """The controls of a page, tried one after another.
-
-    Args:
-        target: the page.
-        wanted: kinds of controls.
-    """
+    """The controls of a page, tried one after another."""
 
     def __init__(self, target: BehaviorTarget, wanted: Collection[Behavior]) -> None:
         self._target = target
@@ -252,7 +247,7 @@ class Opening:
 
     async def _where(self) -> tuple[str, int] | None:
         frames = await self._target.probe.frames()
-        result = await self._target.evaluate("behaviours.place()", frames[0])
+        result = await self._target.evaluate("behaviors.place()", frames[0])
         return (str(result[0]), int(result[1])) if result else None
 
     async def _next(self) -> tuple[str, ActionTarget] | None:
@@ -273,7 +268,7 @@ class Opening:
         probe = self._target.probe
         for frame in await probe.frames():
             with suppress(FrameGone, TimeoutError):
-                text, nodes = await self._target.evaluate_nodes(f"behaviours.next('{kind}')", frame)
+                text, nodes = await self._target.evaluate_nodes(f"behaviors.next('{kind}')", frame)
                 if nodes:
                     handle = await probe.handle(frame.id, nodes[0])
                     return ActionTarget(repr(text), probe, handle, nodes[0], frame.id)
@@ -329,7 +324,7 @@ async def behave(target: BehaviorTarget) -> BehaviorReport:
             await target.run_behavior("media", media)
         if Behavior.VARIANTS in wanted:
             await target.run_behavior("variants", variants)
-        submits = sum(count for _, count in await target.evaluate_all("behaviours.take()"))
+        submits = sum(count for _, count in await target.evaluate_all("behaviors.take()"))
         target.report.count("stopped", "submits", submits)
     return target.report
 
@@ -435,7 +430,7 @@ class BehaviorTarget:
         await self.gather()
 
     async def evaluate(self, expression: str, frame: FrameInfo, timeout: float = FRAME_TIMEOUT) -> Any:
-        """Return the value of a `behaviours*.js` expression in a frame; None without a response."""
+        """Return the value of a `behaviors*.js` expression in a frame; None without a response."""
         with suppress(FrameGone, TimeoutError):
             async with asyncio.timeout(timeout):
                 return await self.probe.evaluate(f"{_scripts()}{expression}", frame)
@@ -484,8 +479,8 @@ class BehaviorTarget:
 
 @cache
 def _scripts() -> str:
-    """Return the scripts that define `behaviours` and `variants` in an isolated world."""
+    """Return the scripts that define `behaviors` and `variants` in an isolated world."""
     folder = resources.files("stillweb.browser").joinpath("js")
     return "".join(
-        folder.joinpath(name).read_text("utf-8") for name in ("behaviours.js", "behaviours_variants.js")
+        folder.joinpath(name).read_text("utf-8") for name in ("behaviors.js", "behaviors_variants.js")
     )

@@ -37,7 +37,7 @@ def parse_behaviors(text: str) -> frozenset[Behavior]:
     if unknown:
         raise UsageError(
             f"unknown behavior {unknown[0]!r}",
-            hint=f"--behaviours takes all, none, or some of {','.join(Behavior)}",
+            hint=f"--behaviors takes all, none, or some of {','.join(Behavior)}",
         )
     return frozenset(Behavior(name) for name in names)
 
@@ -47,7 +47,6 @@ class Budget:
     """Bounds of the behaviors on one page.
 
     Attributes:
-        controls: maximum number of controls of each kind.
         variants: maximum number of images, fonts and style sheets fetched.
     """
 
@@ -56,7 +55,7 @@ class Budget:
     variants: int = 200
     seconds: Annotated[
         float,
-        Option("Real seconds for each behaviour on one page.", "--behaviour-seconds", "SECONDS", min=1),
+        Option("Real seconds for each behavior on one page.", "--behavior-seconds", "SECONDS", min=1),
     ] = 30.0
 
 
@@ -65,7 +64,6 @@ class BehaviorOptions:
     """Behaviors of a crawl.
 
     Attributes:
-        wanted: behaviors to run.
         budget: bounds for each page.
         fetched: variants fetched on earlier pages, in wire spelling; each is fetched once per crawl.
     """

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from playwright.async_api import Browser
@@ -129,9 +128,7 @@ class Browsers:
         await self.get()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     async def get(self) -> Browser:
@@ -298,7 +295,7 @@ class CrawlRun:
                 self.report.failed_pages.pop(url, None)
                 again = _RESUMED if url in self.queued_before else ""
                 self.report.pages.append(_page(visited, again, baseline=self.context.baseline))
-                self.report.behaviours = total((self.report.behaviours, visited.actions))
+                self.report.behaviors = total((self.report.behaviors, visited.actions))
         if outcomes and perf() - self.written > _WRITE_SHARE * self.cost:
             self._write()
         for visited in outcomes:

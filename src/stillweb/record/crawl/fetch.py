@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from io import BytesIO
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urljoin
 from xml.etree.ElementTree import ParseError, iterparse
@@ -47,7 +46,6 @@ class Fetched:
 
     Attributes:
         url: URL after redirects.
-        status: status of the last response.
         body: decompressed body, also if the file itself is gzip.
     """
 
@@ -71,9 +69,7 @@ class Fetcher:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
     async def get(self, url: str) -> Fetched:
@@ -154,7 +150,6 @@ class Robots:
     """The robots.txt files of the origins seen so far.
 
     Attributes:
-        fetcher: client for the files.
         unread: origin -> why its file could not be read.
     """
 
@@ -206,7 +201,6 @@ class Sitemaps:
     Attributes:
         pages: URLs in the order of the files.
         problems: URL of a file -> its error.
-        files: number of files read.
     """
 
     pages: list[str] = field(default_factory=list)

@@ -24,7 +24,6 @@ class Visit:
         index: position in the queue, from 0.
         url: URL in wire spelling.
         depth: number of links between a seed and the page.
-        seed: whether the page was given as a seed.
     """
 
     index: int

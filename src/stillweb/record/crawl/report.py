@@ -12,7 +12,6 @@ class CrawlEvent:
     """Progress of a crawl after one page.
 
     Attributes:
-        url: the completed page.
         error: why it could not be recorded, "" if it was.
         pages, queued, failed: numbers of recorded, waiting and failed pages.
         exchanges, body_bytes: written so far.
@@ -54,7 +53,7 @@ class CrawlReport:
         notes: traffic that passed without being recorded, with counts.
         exchanges, body_bytes, captures: written; captures in the index of the whole collection.
         seconds: duration of the visits of this crawl.
-        behaviours: sums of the behaviors on the pages of this crawl.
+        behaviors: sums of the behaviors on the pages of this crawl.
         stopped: the limit that ended the crawl early, as given; "" if none did.
     """
 
@@ -74,5 +73,5 @@ class CrawlReport:
     body_bytes: int = 0
     captures: int = 0
     seconds: float = 0.0
-    behaviours: dict[str, dict[str, int]] = field(default_factory=dict)
+    behaviors: dict[str, dict[str, int]] = field(default_factory=dict)
     stopped: str = ""

@@ -43,7 +43,6 @@ class Scope:
     Attributes:
         kind: how far from a seed.
         seeds: seeds in wire spelling.
-        include, exclude: compiled patterns.
     """
 
     kind: ScopeKind

@@ -34,7 +34,6 @@ class TwiceReport:
 
     Attributes:
         learned: rules learned from both.
-        pages, failed: pages of the second recording.
         written: whether the collection's rules changed.
         kept: name of the second recording, "" if it was deleted.
     """

@@ -22,7 +22,7 @@ from playwright.async_api import TimeoutError as PlaywrightTimeout
 from stillweb.browser.activity import Activity, is_ours
 from stillweb.browser.cdp.session import FrameGone, PageProbe
 from stillweb.browser.context import open_context
-from stillweb.browser.driver import DOWNLOAD
+from stillweb.browser.driver import DOWNLOAD, failed_visit
 from stillweb.browser.observe.recorder import BodyDigestCache, PageRecorder, request_list
 from stillweb.browser.observe.snapshot import take_snapshot
 from stillweb.browser.profile import Pinning, Profile
@@ -87,14 +87,12 @@ class CrawlContext:
 
     Attributes:
         proxy: URL of the recording proxy.
-        profile, pinning: settings of the browser contexts.
         page_timeout: seconds for one attempt at a page.
         retries: further attempts at a page that failed.
         at_rest: called with the open sockets and streams of a settled page; holds them back within its
             context.
         behaviors: actions on a page after its baseline.
         login: login with which every context starts; None to stay anonymous.
-        digests: cache of body digests.
         baseline: store the page's appearance.
     """
 
@@ -157,7 +155,7 @@ def extra_of(visited: Visited, again: str = "") -> dict[str, str]:
     said = {
         "unsettled": visited.unsettled,
         "cut": visited.cut,
-        "behaviours": describe_actions(visited.actions),
+        "behaviors": describe_actions(visited.actions),
     }
     said[VISITED_AGAIN] = visited.retried or again
     return {name: value for name, value in said.items() if value}
@@ -204,14 +202,14 @@ async def _attempt(browser: Browser, setting: CrawlContext, visit: Visit, baseli
             storage_state=setting.login.state if setting.login else None,
         )
     except PlaywrightError as error:
-        return Visited(visit, timestamp, error=_first_line(error))
+        return Visited(visit, timestamp, error=failed_visit(error))
     try:
         async with asyncio.timeout(setting.page_timeout):
             return await _load(browser, context, setting, visit, baseline)
     except TimeoutError:
         return Visited(visit, timestamp, error=f"not complete after {setting.page_timeout:g} s")
     except (PlaywrightError, InfraError) as error:
-        return Visited(visit, timestamp, error=_first_line(error))
+        return Visited(visit, timestamp, error=failed_visit(error))
     finally:
         await _close(browser, context)
 
@@ -414,7 +412,3 @@ async def _with_timeout(evaluation: Coroutine[Any, Any, Any]) -> Any:
             return await evaluation
     except (FrameGone, InfraError, TimeoutError):
         return None
-
-
-def _first_line(error: PlaywrightError | InfraError) -> str:
-    return str(error).partition("\n")[0].removeprefix("Page.goto: ") or "the browser failed"

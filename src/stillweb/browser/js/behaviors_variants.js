@@ -6,7 +6,7 @@
 (() => {
   "use strict";
   if (globalThis.variants) return;
-  const { walk, within, rulesOf } = globalThis.behaviours;
+  const { walk, within, rulesOf } = globalThis.behaviors;
   const LOAD_MS = 10000;
   const AT_ONCE = 6;
 

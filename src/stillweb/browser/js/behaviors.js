@@ -2,7 +2,7 @@
 // every frame; clicks and moves come as trusted input. Form submissions meanwhile are stopped here.
 (() => {
   "use strict";
-  if (globalThis.behaviours) return;
+  if (globalThis.behaviors) return;
   const MOST_SCROLLERS = 8;
   const MOST_OF_A_PART = 20; // screens: the rest of the budget is for the page
   const FRAME_MS = 1000; // for a frame that does not come: a frame outside of the viewport draws none
@@ -206,5 +206,5 @@
     return count;
   };
   const place = () => [location.href, navigation.currentEntry?.index ?? 0];
-  globalThis.behaviours = { walk, within, rulesOf, scrollOn, scrollBack, next, isOpen, media, play, drain, take, place };
+  globalThis.behaviors = { walk, within, rulesOf, scrollOn, scrollBack, next, isOpen, media, play, drain, take, place };
 })();
