@@ -226,7 +226,6 @@ class ForkDiverged(EnvError):
         step: number of the first step that differs, 0 for the reset.
         kind: what differs: the name of an observation, `url`, `action` (its status), `end`, `environment_id`.
         expected: its digest (or text) in the original.
-        found: the same in the fork.
     """
 
     def __init__(

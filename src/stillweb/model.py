@@ -18,9 +18,7 @@ def header(headers: Headers, name: str, default: str = "") -> str:
     """Return the first value of a header field, its name in any case."""
     wanted, size = name.lower(), len(name)
     for key, value in headers:
-        if (
-            len(key) == size and key.lower() == wanted
-        ):  # lengths first: callers look up ten fields per request
+        if len(key) == size and key.lower() == wanted:  # lengths first: ten fields are read per request
             return value
     return default
 

@@ -176,8 +176,6 @@ class SitePage:
     Attributes:
         subject: what the page is about: its only main heading, or its title.
         headings: (level, text) in order.
-        paginated: whether the page is one of several of a list.
-        text: all visible text.
         content: digest of the text; pages with the same text are one page with several URLs.
     """
 

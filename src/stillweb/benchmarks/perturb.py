@@ -40,7 +40,6 @@ class PerturbedTask:
 
     Attributes:
         trouble: why it is not solvable; "" if it is.
-        digest: digest of the variant.
         steps: steps of the oracle, dismissals and reloads included.
     """
 

@@ -59,10 +59,7 @@ class ProofOptions:
     """How often things are tried.
 
     Attributes:
-        runs: runs of the oracle.
         walks: random walks from a start page.
-        walk_steps: steps of a walk.
-        seed: seed of the walks.
         pictures: whether screenshots are taken of the start and the end.
     """
 
@@ -80,7 +77,6 @@ class ProofResult:
     Attributes:
         failed: name of the proof that failed and how, such as "oracle: control"; "" if all hold.
         detail: what happened.
-        seconds: duration.
         proofs: for the task file, what was tried and how it ended.
         pictures: PNG files of the start and the end of the oracle.
         hidden: a link of the recorded HTML that the browser does not show, if that is the reason.

@@ -81,10 +81,6 @@ class Requested:
 class Activity:
     """The requests of a context; make it before the first page, close it at the end.
 
-    Args:
-        context: the context.
-        on_finished: called with the response to each successful request.
-
     Attributes:
         requests: all requests in order of their beginning.
         websockets: URLs of the WebSockets opened.

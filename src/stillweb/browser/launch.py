@@ -64,17 +64,9 @@ _DISABLED_FEATURES = (
     # One renderer for all frames: one CDP session then reports all frames, in one order.
     *("IsolateOrigins", "site-per-process", "IsolateSandboxedIframes", "OriginKeyedProcessesByDefault"),
     # Requests that no page made.
-    *(
-        "AutofillServerCommunication",
-        "CertificateTransparencyComponentUpdater",
-        "InterestFeedContentSuggestions",
-    ),
-    *(
-        "NavigationPredictor",
-        "Prerender2",
-        "SpeculationRulesPrefetchFuture",
-        "LoadingPredictorUseOptimizationGuide",
-    ),
+    *("AutofillServerCommunication", "CertificateTransparencyComponentUpdater"),
+    *("InterestFeedContentSuggestions", "NavigationPredictor", "Prerender2"),
+    *("SpeculationRulesPrefetchFuture", "LoadingPredictorUseOptimizationGuide"),
     *("SpeculativePreconnect", "LCPPPrefetchSubresource", "PrefetchPrivacyChanges", "Translate"),
     *("DialMediaRouteProvider", "OptimizationGuideModelDownloading", "OptimizationHintsFetching"),
     *("SafeBrowsingRealTimeUrlLookup", "SegmentationPlatform", "PrivacySandboxSettings4"),
@@ -144,7 +136,6 @@ class BrowserBuild:
     """The browser that made a recording or an episode.
 
     Attributes:
-        path: of the executable.
         version: such as "156.0.8078.79".
         kind: "headless-shell" or "chromium"; the two draw and time frames differently.
     """

@@ -55,7 +55,6 @@ class Settled:
     """Result of `settle`.
 
     Attributes:
-        settled: whether the page has settled.
         reason: one clause; names every request in flight, oldest first.
         waited: real seconds.
         virtual_ms: advance of the page's clock; 0 below level CLOCK.
@@ -281,9 +280,8 @@ class _Settling:
         await self._snapped(exact, [reply])
         has_others = len(self.probe.page.context.pages) > 1
         look = reply["look"]
-        if (
-            look is None or look["began"] or has_others or await self._idle_frames()
-        ):  # a frame was drawn or added
+        # A frame was drawn or added.
+        if look is None or look["began"] or has_others or await self._idle_frames():
             await exact.frames_begun()
             return await self.idle()
         return self._seen(look)

@@ -22,7 +22,6 @@ class PinnedState:
     """State of a context that `open_context` pinned.
 
     Attributes:
-        pinning: as requested.
         control: name of the event that moves the pinned clock.
         now: virtual time, in milliseconds since 1970.
         mark: name of the member that shows that a window is pinned.

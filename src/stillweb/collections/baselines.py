@@ -113,7 +113,6 @@ class RecordedResponse:
 
     Attributes:
         url: final URL, "" if unknown.
-        settled: whether the page settled.
         reason: why it settled, or did not.
         pending: URLs of unfinished requests; the page was recorded half-loaded if there are any.
         complaints: errors of its scripts (`stillweb.browser.observe.recorder`).

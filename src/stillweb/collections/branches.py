@@ -36,7 +36,6 @@ class FormOutcome:
 
     Attributes:
         name: method, action and free fields.
-        page: URL of the page that has it.
         refused: why it has no template, "" if it has one.
         left_out: what its template does not cover, and why.
         reads: pages after the write that it covers.

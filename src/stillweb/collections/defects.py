@@ -25,7 +25,6 @@ class Defect:
 
     Attributes:
         code: a stable word for scripts, such as `truncated`.
-        file: path of the file.
         offset: byte offset in the file as stored (compressed), -1 for the whole file.
         what: one clause.
         repair: a command to type; "" if it cannot be repaired.
@@ -52,16 +51,9 @@ def ignore(defect: Defect) -> None:
 
 
 NEEDS_REWRITE = frozenset(
-    {
-        "plain",
-        "not-chunked",
-        "split-record",
-        "truncated",
-        "corrupt",
-        "junk",
-        "bad-record",
-        "bad-length",
-        "no-end",
-    }
+    (
+        *("plain", "not-chunked", "split-record", "truncated", "corrupt"),
+        *("junk", "bad-record", "bad-length", "no-end"),
+    )
 )
 """Codes of defects that a rewrite with one gzip member per record removes."""

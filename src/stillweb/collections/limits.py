@@ -56,12 +56,7 @@ def check_ratio(unpacked: int, packed: int, path: Path, what: str) -> None:
 
 
 class UnpackBudget:
-    """Unpacked bytes of all parts of a file.
-
-    Args:
-        packed: size of the file.
-        path: of the file, for the error.
-    """
+    """Unpacked bytes of all parts of a file."""
 
     def __init__(self, packed: int, path: Path) -> None:
         self._packed, self._path, self._size = packed, path, 0

@@ -35,7 +35,6 @@ class Manifest:
     """Facts about a collection besides its captures.
 
     Attributes:
-        version: of this format.
         created: ISO 8601.
         state: `complete`; `partial` while a recording runs or after it was stopped.
         recorded_at: 14 digits; start of the pinned clock.

@@ -26,7 +26,6 @@ class Sighting:
     """Circumstances of one miss.
 
     Attributes:
-        session: id of the session.
         seq: number of the request in its session.
         referer: as sent by the client.
         page: the last document that the session requested; "" if unknown.
@@ -48,7 +47,6 @@ class Missed:
         body_size, body_digest: of the body in any case; the digest is `sha256:` and hex.
         resource: destination of the request (`Sec-Fetch-Dest`).
         reason: why replay had no response.
-        count: number of misses.
         explained: why no response can be expected; "" without a reason, None if not determined.
     """
 

@@ -47,7 +47,6 @@ class TriedAction:
     """An action in a state.
 
     Attributes:
-        state: in which it is available.
         action: in the format of `stillweb.browser.input.walker.Act`.
         told: description for people.
         requests: [method, URL] of its requests.

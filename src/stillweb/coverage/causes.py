@@ -35,10 +35,8 @@ class MissCause:
     """Misses of one method, URL template and kind of control.
 
     Attributes:
-        method: HTTP method.
         template: URL with its variable parts replaced by {}.
         control: role of the element that was acted on, or the action's name.
-        steps: number of steps that missed for this cause.
         urls: some of the URLs, in the order of their sighting.
         example: agent, seed and number of a step that shows it.
         page: URL of the page on which that step acted.

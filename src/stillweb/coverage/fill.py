@@ -70,8 +70,6 @@ class FillOptions:
         seconds: time limit.
         unsafe: whether POST requests of scripts are sent.
         enough: share of requesting steps with a new answer below which the walks end early.
-        jobs: walks at a time.
-        seed: seed of the choices.
         level: determinism level, that of the measurements.
         avoid: controls and links that are left alone.
         login: None to ask the site without a login.

@@ -38,7 +38,6 @@ class CoverageOptions:
 
     Attributes:
         first_seed: seed of each agent's first walk; the others follow it.
-        level: determinism level.
         start: initial time of the page's clock; None for that of the recording.
     """
 

@@ -73,7 +73,6 @@ class UntilOptions:
 
     Attributes:
         miss_rate: share of asking steps on the site that may miss.
-        seconds: time limit for everything.
         read_only: whether no POST form is sent.
         measure: how the miss rate is measured; its first seed is that of the first measurement.
         harvest, explore, amend: how each means records; limits of time and number are set by the loop.
@@ -110,7 +109,6 @@ class Round:
     Attributes:
         number: 0 for the recording as it was found.
         recorded: exchanges written by each means in this round.
-        result: the measurement.
         seconds: since the loop began.
     """
 

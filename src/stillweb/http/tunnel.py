@@ -342,7 +342,6 @@ class Destination:
     """Addressee of a connection.
 
     Attributes:
-        control: whether it is the control API.
         user: proxy user name of the first request; "" without one, None if it is malformed.
     """
 

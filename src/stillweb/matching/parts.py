@@ -56,7 +56,6 @@ class Leaf:
     """One value of a request.
 
     Attributes:
-        name: name in rules.
         at: exact position: a number, or a JSON path with numbers.
         text: the value, unescaped; a JSON number as written.
         kind: "number" for a JSON number, else "text".

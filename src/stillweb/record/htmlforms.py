@@ -39,7 +39,6 @@ class Input:
     Attributes:
         on: whether it is checked, or for a list of several choices whether one is chosen.
         names: further names by which a values file may address it.
-        options: values of a list's options.
         description: text of a button that sends the form.
         longest: characters that it takes at most, 0 for no limit.
     """

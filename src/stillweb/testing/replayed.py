@@ -33,7 +33,6 @@ class Replayed:
 
     Attributes:
         url: control URL of the replay server, for `Env(proxy=...)`.
-        collection: its name.
         proxy: HTTP proxy of this session, for any client.
         ca_file: PEM certificate that the client must trust; "" if the test run did not start the server.
         spki: hashes for Chromium's `--ignore-certificate-errors-spki-list`.

@@ -44,7 +44,6 @@ class WorkflowOptions:
     Attributes:
         max_turns: replies of the model.
         attempts: attempts for an episode while browser or proxy fail.
-        max_observation_length: maximum number of characters of each observation.
         turn_discount: discount of the reward from each reply to the one before.
         style: export style of AReaL.
         sampling: parameters of each request, such as `temperature`.

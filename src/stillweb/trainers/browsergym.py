@@ -59,8 +59,6 @@ class ReplaySession:
     """A session of a replay server, over its control API; synchronous, as BrowserGym is.
 
     Attributes:
-        id: identifier of the session.
-        proxy: URL of its proxy.
         environment_id: identifier of the replayed pack.
     """
 
@@ -95,13 +93,7 @@ class ReplaySession:
 
 
 class ReplayTask(AbstractBrowserTask):  # type: ignore[misc]
-    """A stillweb task in BrowserGym.
-
-    Args:
-        seed: seed that BrowserGym passes.
-        task: the task.
-        session: replay session of the pages.
-    """
+    """A stillweb task in BrowserGym."""
 
     @classmethod
     def get_task_id(cls) -> str:

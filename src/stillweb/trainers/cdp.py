@@ -77,7 +77,6 @@ class CdpBrowser:
 
     Attributes:
         cdp_url: address of its CDP server, such as "http://127.0.0.1:40123".
-        session: its replay session.
         task: the task that `score` evaluates.
         pid: identifier of its process group.
     """

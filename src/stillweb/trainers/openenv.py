@@ -74,11 +74,7 @@ class StillwebObservation(Observation):  # type: ignore[misc]
 
 
 class StillwebEnvironment(Environment[StillwebAction, StillwebObservation, State]):  # type: ignore[misc]
-    """One episode after the other; `environment` creates it.
-
-    Args:
-        source: see `open_source`.
-    """
+    """One episode after the other; `environment` creates it."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 

@@ -94,12 +94,9 @@ class ReplayGroupBuilder(EnvGroupBuilder):  # type: ignore[misc]
     """A group of episodes of one row.
 
     Attributes:
-        source: see `open_source`.
         row: names the episode by `task_id`, `task` or `url`.
         renderer: renderer of the model, from the cookbook's `get_renderer`.
-        group_size: episodes.
         max_turns: replies of the model in an episode.
-        max_observation_length: maximum number of characters of each observation.
         limits: further arguments of `EnvFromMessageEnv`, such as `max_trajectory_tokens`.
     """
 

@@ -104,11 +104,8 @@ class CdpSession:
     """CDP session of a target, with `on` and `send` as in Playwright's CDPSession.
 
     Attributes:
-        id: of the session.
-        target: CDP's TargetInfo.
         parent: session of a worker's page; of a page, the browser's own session.
         gone: set when the target has ended or crashed.
-        why: why it ended.
     """
 
     def __init__(

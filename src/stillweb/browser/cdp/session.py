@@ -107,7 +107,6 @@ class PageProbe:
     """A page's CDP session, and the isolated worlds of its frames.
 
     Attributes:
-        page: the page.
         documents: number of documents that its frames have begun since the probe was attached.
         known_nodes: by isolated world, the nodes that it knows by number (`listening`).
         numbered: by isolated world, the backend node ids of the nodes that it has reported, by its own
@@ -129,9 +128,8 @@ class PageProbe:
         self._main_arrived = asyncio.Event()
         self._main_arrived.set()
         self._main_ready = asyncio.Event()  # whether the main frame's document has its isolated world
-        self._left = (
-            asyncio.Event()
-        )  # whether the page, or a frame in its history, has begun to navigate since the last `travel`
+        # Whether the page, or a frame in its history, has begun to navigate since the last `travel`.
+        self._left = asyncio.Event()
         self._newer_script = ""
         self._newer_at: tuple[str, int] = ("", 0)
         self._frames: list[FrameInfo] = []  # the last result of `frames`; empty after a change

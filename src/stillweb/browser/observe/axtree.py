@@ -28,16 +28,8 @@ from stillweb.text import well_formed
 
 INTERACTIVE = frozenset(
     (
-        *(
-            "button",
-            "checkbox",
-            "combobox",
-            "ComboBoxMenuButton",
-            "ColorWell",
-            "Date",
-            "DateTime",
-            "InputTime",
-        ),
+        *("button", "checkbox", "combobox", "ComboBoxMenuButton", "ColorWell", "Date", "DateTime"),
+        *("InputTime",),
         *("DisclosureTriangle", "gridcell", "link", "listbox", "menuitem", "menuitemcheckbox"),
         *("menuitemradio", "option", "popUpButton", "radio", "scrollbar", "searchbox", "slider"),
         *("spinbutton", "switch", "tab", "textbox", "treeitem", "togglebutton"),
@@ -253,6 +245,7 @@ class _TreeReader:
                 self.clickable_texts[item.backend_node_id] = inside[-1]
 
     def _walk(self, node: dict[str, Any], frame: FrameInfo, depth: int, above: str) -> list[_Place]:
+        """Append a node, and return its children; `above` is the name of the nearest listed ancestor."""
         made = self._node(node, frame, depth, above)
         text = not node["ignored"] and node["role"]["value"] == "StaticText"
         if made is not None and text:
@@ -320,7 +313,6 @@ class _TreeReader:
         return AxNode(bid, "generic", "", "", (("clickable", True),), depth, backend, frame.id)
 
     def _below_clickable(self, text: AxNode, node: dict[str, Any], frame: FrameInfo) -> AxNode:
-        # Append a node and return its children; `above` is the name of the nearest listed ancestor.
         around = self.trees[frame.id].get(node.get("parentId", ""), {}).get("backendDOMNodeId", 0)
         element = self.clickable_texts.get(text.backend_node_id, self.clickable_texts.get(around))
         if element is None or element in self.given:

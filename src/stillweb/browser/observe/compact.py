@@ -41,15 +41,8 @@ _TEXT = 300  # characters of a text
 _PIECES = 40  # elements and texts that are searched for the words in an element
 _WORDS = re.compile(r"[^\w]+")
 _REPORTED = (
-    "focused",
-    "disabled",
-    "required",
-    "readonly",
-    "checked",
-    "selected",
-    "pressed",
-    "expanded",
-    "current",
+    *("focused", "disabled", "required", "readonly"),
+    *("checked", "selected", "pressed", "expanded", "current"),
 )
 
 

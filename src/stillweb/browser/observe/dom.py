@@ -60,6 +60,7 @@ def _is_shown(item: Item) -> bool:
 
 
 def _holding(survey: Survey, shown: list[bool]) -> list[str]:
+    """Return for each item "elements" (contains kept elements), "text" (only text) or "nothing"."""
     holds = ["nothing"] * len(survey.items)
     for index in range(len(survey.items) - 1, -1, -1):
         item = survey.items[index]
@@ -84,9 +85,7 @@ class _DomWriter:
         self._start = ""
 
     def flush(self) -> None:
-        if (
-            self._start
-        ):  # Return for each item "elements" (contains kept elements), "text" (only text) or "nothing".
+        if self._start:
             self.text.append(" ")
             return
         if line := self._take():

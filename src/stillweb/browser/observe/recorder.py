@@ -114,7 +114,6 @@ class PageRecorder:
         bodies: whether to make digests.
 
     Attributes:
-        activity: of the context.
         load_ms: real milliseconds until the load event, set by the caller.
     """
 

@@ -39,7 +39,6 @@ class FormRecordings:
 
     Attributes:
         name: identifies the form in a collection.
-        page: URL of the page that has it.
         fields: names and kinds of its free fields.
         searches: whether it is sent by GET.
         branches: the first; the same values again; then others.

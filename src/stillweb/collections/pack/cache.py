@@ -121,9 +121,8 @@ class PackStore:
             with self._lock("store") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 self._sweep()
-                shutil.rmtree(
-                    fresh, ignore_errors=True
-                )  # left by a killed program; this process holds the fetch lock
+                # Left by a killed program; this process holds the fetch lock.
+                shutil.rmtree(fresh, ignore_errors=True)
                 self._remove(environment_id)  # the existing one cannot be opened
                 self._evict_for(environment_id, sum(sizes.values()))
                 _reserve(fresh / "pack", sizes)

@@ -15,7 +15,6 @@ class PackEntry:
 
     Attributes:
         key: `request_key` of the request.
-        method: of the request.
         url: of the request, as recorded.
         timestamp: 14 digits UTC.
         response: complete; never a 304 or a revisit.

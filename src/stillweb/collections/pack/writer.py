@@ -38,13 +38,7 @@ from stillweb.model import MUTATIONS, Headers, Response, header
 
 
 class Spool:
-    """Entries in order of arrival.
-
-    Attributes:
-        offsets: of each record.
-        bodies: the number of each entry's body, by order of arrival.
-        aliases: by number of the entry.
-    """
+    """Entries in order of arrival."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out

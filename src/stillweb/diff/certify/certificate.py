@@ -36,7 +36,6 @@ class Machine:
     """The machine on which observations were made.
 
     Attributes:
-        browser: version of the browser.
         fonts: digest over the contents of all fonts that fontconfig lists; "" without fontconfig.
         cpu: architecture, vendor, family and model.
         system: operating system and C library.
@@ -86,7 +85,6 @@ class CertifiedStep:
         requests: number of different sets of requests; reported only, never a failure.
         flagged: number of runs in which the environment flagged the step as not exact.
         unlike: number of runs in which the step differs from the reference.
-        flags: distinct flags.
         derived, guesses: answers of the reference run that were not recorded, as in `info["traffic"]`.
     """
 
@@ -185,7 +183,6 @@ class Certificate:
         made: time, ISO 8601.
         software: version of stillweb.
         unrecorded: answers to unrecorded requests that the runs allowed.
-        perturb, perturb_seed: perturbation of all runs.
     """
 
     collection: str
@@ -318,7 +315,6 @@ class VerifiedTrace:
 
     Attributes:
         equal: number of steps before the first difference.
-        steps: number of certified steps.
         step: index of the first step that differs; None if all are equal.
         forms: forms that differ at that step.
         why: reason for the verdict.

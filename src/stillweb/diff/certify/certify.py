@@ -96,10 +96,8 @@ class CertifySetup:
     """Settings that all runs of a certification share.
 
     Attributes:
-        client: client of the replay server.
         collection, environment_id: name and digest of the replayed pack.
         observe: forms of observation.
-        folder: folder for runs and observations.
         has_ledger: whether the server has a ledger per session.
     """
 

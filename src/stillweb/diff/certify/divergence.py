@@ -41,7 +41,6 @@ class TraceDivergence:
     """The first difference between the runs of a trace.
 
     Attributes:
-        trace: name of the trace.
         step: index of the step; 0 is the reset.
         action: JSON text; "" for the reset.
         forms: forms that differ at this step.

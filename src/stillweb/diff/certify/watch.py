@@ -137,12 +137,10 @@ class SeenStep:
 
     Attributes:
         action: JSON text; "" for the reset.
-        status: status of the action.
         digests: SHA-256 by form of observation.
         requests: digest of the requests in the order of their responses; "" without a ledger.
         request_set: digest of the same requests, sorted.
         flags: why the environment flagged the step as not exact.
-        settled: whether the page settled.
         regions: where the screenshot differs from that of the first run.
         seconds: wall time.
         derived, guesses: answers that were not recorded.

@@ -51,7 +51,6 @@ class ComparisonState:
 
     Attributes:
         pages: compared pages by page id.
-        pictures: folder for pictures.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -56,8 +56,6 @@ class PageDiff:
     """Comparison of one page.
 
     Attributes:
-        id: id of the page in its collection.
-        compared: whether the page has a baseline.
         scores: scores by the names of `METRICS`; only those that could be computed.
         recorded_url, replayed_url: final URL, "" if unknown.
         findings: causes before effects.

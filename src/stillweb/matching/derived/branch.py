@@ -72,7 +72,6 @@ class Read:
 
     Attributes:
         answer: None if it has no template.
-        why: why it has none.
         trail: pages that a session must have visited until then, as in `DerivedAnswers.trail`; None if the
             page is the same after all visits.
         domains: values of the fields that this page covers; empty for those of the branch.
@@ -90,8 +89,6 @@ class Write:
     """The request of a form.
 
     Attributes:
-        method: of the request.
-        page: URL of the page that has the form.
         identity: of the request without values and volatile leaves, hex.
         slots: number of a leaf, and the template of its text.
         volatile: number of a leaf, and the shape of its text.

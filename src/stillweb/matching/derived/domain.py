@@ -67,7 +67,6 @@ class Domain:
     """The values that recordings cover.
 
     Attributes:
-        kind: of the field.
         shapes: of words.
         separators: texts between words; at the start of the value after "^", at its end before "$".
         length, word, words: least and greatest length of values and words in characters, number of words.

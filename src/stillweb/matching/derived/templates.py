@@ -142,7 +142,6 @@ class Split:
 
     Attributes:
         at: seconds since 1970.
-        values: of the recording.
     """
 
     atoms: list[Atom]

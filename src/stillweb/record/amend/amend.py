@@ -428,7 +428,6 @@ class AmendReport:
         kept: version that holds the earlier state; "" if nothing was fetched.
         before, after: environment ids; equal if nothing was added.
         outcomes: outcome of each distinct miss.
-        captures: number of added captures.
         opened: number of URLs opened because a fetched page leads there.
         pages: URLs of added pages.
         notes: traffic that passed without being recorded, with counts.

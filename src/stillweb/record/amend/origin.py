@@ -7,7 +7,6 @@ import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin
 
@@ -61,7 +60,6 @@ class RequestSender:
     """Sends requests through the recording proxy.
 
     Attributes:
-        client: client of the proxy.
         timeout: seconds for one request.
     """
 
@@ -158,7 +156,6 @@ class LivePage:
     Attributes:
         forms: action and hidden fields of each form.
         metas: contents of `meta` elements by name.
-        cookies: cookies by name.
         sent: token fields that the page's own scripts sent, by lower-case name.
     """
 
@@ -317,9 +314,7 @@ class OriginPage:
             await self._open(self._url)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self.context is not None:
             with suppress(PlaywrightError):  # the browser has ended
                 await self.context.close()

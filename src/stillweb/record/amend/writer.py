@@ -28,9 +28,7 @@ class WriteOutcome:
     """Outcome of a request.
 
     Attributes:
-        status: status of the response.
         mime: media type without parameters.
-        recorded: whether it is in the collection.
     """
 
     __slots__ = ("mime", "recorded", "status")

@@ -23,7 +23,6 @@ class Log:
     """State read from the log lines so far.
 
     Attributes:
-        version: version of the crawler.
         pages, total, failed: last statistics.
         limit_hit: whether it skipped pages because of a page limit.
         failed_pages: URL -> why it could not be loaded.

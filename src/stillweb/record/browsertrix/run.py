@@ -262,9 +262,7 @@ class Job:
 
     Attributes:
         root, name: collection.
-        seeds: seeds as given.
         options: options of `record crawl`.
-        container: how the container is run.
         append: add to an existing collection; an interrupted crawl continues.
         silence: seconds without output after which the crawler is killed; None for a default.
     """

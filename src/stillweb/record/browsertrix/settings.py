@@ -96,7 +96,6 @@ class CrawlerSettings:
     """Settings for the crawler, and what it does not support.
 
     Attributes:
-        settings: its YAML.
         notes: one clause each, for the user.
     """
 

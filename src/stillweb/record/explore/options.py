@@ -97,7 +97,6 @@ class ExploreReport:
         resets: how often the site was put back after an action that changed it.
         uncertain: browser contexts that began after another one had changed the site, and no reset.
         faults: browser failures, one line each.
-        summary: summary of the map.
         repaired: repairs after a killed recording, one line each.
     """
 
@@ -143,8 +142,6 @@ class WalkOptions:
 
     Attributes:
         seconds: time limit.
-        jobs: walks at a time.
-        seed: seed of the choices.
         mutations: whether forms are sent by POST.
     """
 

@@ -38,7 +38,6 @@ class OfferedAction:
     """An action to try.
 
     Attributes:
-        description: the action in words.
         kind: kind of control and action within a state.
         identity: identity of control and action across pages: an effect proven on some pages is known.
         mutates: whether it probably changes the site.
@@ -67,7 +66,6 @@ class ActionPlan:
 
     Attributes:
         offers: actions to try; those that change the site come last.
-        links: links to follow.
         left: what is not tried, with the reason.
     """
 

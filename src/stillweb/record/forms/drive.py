@@ -85,8 +85,6 @@ class RecordedProbe:
     Attributes:
         url: as the browser requested it.
         recorded: URL of the capture that answers it in the collection; they differ in volatile parameters.
-        fields: request fields.
-        status: of the recorded response.
     """
 
     url: str
@@ -111,7 +109,6 @@ class ScriptDriver:
     """Drives pages for the recordings of script forms.
 
     Attributes:
-        pinned: profile and pinning of the collection.
         state: storage state of the login, {} without one.
         pack: of the collection, whose captures name the documents.
     """
@@ -285,7 +282,6 @@ class ScriptRun:
         vocabulary: words of the collection's documents, in which no value occurs.
         store: writes a plain exchange and returns it as written.
         deadline: ends the recording of a form too.
-        proved: branches of the proved forms.
     """
 
     collection: Collection

@@ -38,7 +38,6 @@ class FormVariant:
     """A form with the fields of it that take values.
 
     Attributes:
-        page: URL of the page that has it.
         button: that sends it; None if it has none.
         free: positions of the fields that take values, with their kinds; empty for the form as it is.
     """

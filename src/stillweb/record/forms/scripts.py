@@ -123,7 +123,6 @@ class ScriptForm(_ScriptModel):
 
     Attributes:
         name: identifies it in a collection.
-        page: URL of its page.
         refused: why it is not sent, "" if it is.
     """
 

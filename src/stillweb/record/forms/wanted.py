@@ -21,7 +21,6 @@ class WantedForms:
 
     Attributes:
         targets: URLs that they are sent to, without query.
-        script_pages: pages whose scripts sent own text.
         seconds: time after which no further form is begun.
     """
 

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
@@ -166,9 +165,7 @@ class _Host:
             await self._changed.wait_for(lambda: self._active < max(1, int(self._limit)))
             self._active += 1
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         async with self._changed:
             self._active -= 1
             self._changed.notify_all()
@@ -215,9 +212,7 @@ class PageFetcher:
         self._pool = ConnectionPool(resolver, tls_context(options.upstream_ca), 4 * self.per_host)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._pool is not None
         self._closed.set()
         self._pool.close()

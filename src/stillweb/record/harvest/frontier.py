@@ -26,7 +26,6 @@ class Pending:
 
     Attributes:
         weight: everything that it has received.
-        taken: whether it was fetched.
         late: weight received since it handed its weight on.
         leads, shares: what it leads to, and the share of each.
         queued: weight by which it is sorted.
@@ -48,11 +47,7 @@ class Pending:
 
 @dataclass(slots=True)
 class HarvestFrontier:
-    """URLs to fetch, each once; and weights of what else pages lead to, such as forms.
-
-    Attributes:
-        waiting: number of URLs to fetch.
-    """
+    """URLs to fetch, each once; and weights of what else pages lead to, such as forms."""
 
     waiting: int = 0
     _known: dict[str, Pending] = field(default_factory=dict)

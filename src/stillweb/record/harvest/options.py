@@ -21,7 +21,6 @@ class HarvestOptions:
 
     Attributes:
         size: bytes of response bodies.
-        jobs: pages at a time.
         misses: requests that a replay missed, which are sent first.
         walked: number of steps in which they were missed, 0 if it is unknown.
         shown: words that walks saw, and how often; scripts may show words that no document holds.
@@ -78,7 +77,6 @@ class HarvestReport:
         forbidden: number of URLs that robots.txt forbids.
         failed: URLs that gave no answer, with the reason.
         too_large: URLs whose body was longer than the limit.
-        seconds: duration.
         ended_by: the limit that ended the harvest, "" if nothing was left.
     """
 

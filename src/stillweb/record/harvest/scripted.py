@@ -106,7 +106,6 @@ class ScriptedKind:
         request: an example.
         before, after: pairs that the script adds around those of the link.
         page_path, link_path: scheme, host and path of pages and links.
-        names: parameters of the link.
     """
 
     request: PlainRequest
@@ -218,7 +217,6 @@ class ListedValues:
 
     Attributes:
         lists: values of each list, in the order of their recording.
-        sources: lists that hold a value.
     """
 
     lists: dict[ListSource, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))

@@ -148,7 +148,6 @@ class Login:
         kind: `storage-state` or `steps`.
         source: path of the file, for messages.
         state: storage state; {} for steps.
-        steps: steps to run.
         indicator: sign of a valid login; None if unknown.
         secrets: values of the state and the environment that must not be written.
         retries: further attempts at the steps where the site does not respond.

@@ -217,7 +217,6 @@ class Body:
 
     Attributes:
         size: bytes received.
-        overflow: whether the body exceeded the limit.
     """
 
     def __init__(self, limit: int) -> None:

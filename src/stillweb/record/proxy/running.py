@@ -95,7 +95,6 @@ class RequestRecord:
         status: HTTP status, 0 without a response.
         reason: why it is not recorded, "" if it is.
         size: bytes of the response body as received.
-        ms: duration of the request.
         protocol: HTTP version spoken with the site.
         port: port of the listener that accepted it.
         resource, referer: the client's Sec-Fetch-Dest and Referer fields.

@@ -28,7 +28,6 @@ class Head:
     """The head of a response.
 
     Attributes:
-        line: the status line.
         fields: in wire order.
     """
 

@@ -80,11 +80,7 @@ class _Served:
 
 
 class PywbServer(ControlBackend):
-    """The control API in front of pywb processes; made and ended by `serve_pywb`.
-
-    Attributes:
-        url: of the control API.
-    """
+    """The control API in front of pywb processes; made and ended by `serve_pywb`."""
 
     def __init__(
         self, collections: Sequence[Collection], ca: CertAuthority, options: PywbOptions, program: Path

@@ -165,11 +165,7 @@ _PROBE = b"GET http://ready.invalid/ HTTP/1.1\r\nHost: ready.invalid\r\nConnecti
 
 
 class PywbProcess:
-    """A pywb that serves one collection as a proxy; made by `start`.
-
-    Attributes:
-        port: of its proxy.
-    """
+    """A pywb that serves one collection as a proxy; made by `start`."""
 
     def __init__(self, process: asyncio.subprocess.Process, folder: ExitStack) -> None:
         self.port = 0

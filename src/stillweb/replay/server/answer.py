@@ -150,7 +150,6 @@ class Script(Protocol):
 
     Attributes:
         closed: whether the connection must close after the returned bytes.
-        traffic: its messages so far.
         next_ms: time of the page's clock at which more is released; None if nothing waits for it.
         next_due: time of the next bytes; None if they depend on the client or the session, or none are left.
     """

@@ -113,9 +113,7 @@ class ListenerTarget:
         about: responds to a request of the default session for stillweb's own host; None for any other.
         search: responds to a request for the search engine, given the collection; None for any other.
         refusal_timeout: seconds that a refused client has to read the response.
-        limits: of its connections.
         budget: of request bodies; one for all listeners of a server.
-        connections: that are open.
         empty: set while there are none.
         closed: whether new connections are dropped.
     """

@@ -37,7 +37,6 @@ class Gate:
     Attributes:
         ms: milliseconds since the response to the handshake or request.
         order: position of the mutation's capture in recorded order.
-        epoch: of that capture.
     """
 
     ms: int
@@ -55,7 +54,6 @@ class SessionGates:
 
     Attributes:
         state: returns the session's mutations.
-        page_clock: of the session's page.
     """
 
     gates: Sequence[Gate] = ()

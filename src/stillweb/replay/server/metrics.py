@@ -85,10 +85,7 @@ class WorkerMetrics:
 
     Attributes:
         number: from 0.
-        up: whether it lives.
-        restarts: number of its restarts.
         sessions: open ones, by collection.
-        connections: open ones.
         in_flight: requests whose responses are going out.
         resident: bytes of its memory that are in RAM, shared pages included.
     """

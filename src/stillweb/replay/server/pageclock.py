@@ -23,7 +23,6 @@ class MessageCounts:
 
     Attributes:
         kind: "socket", "stream", or "" for a response that is read as a whole.
-        received: messages of the page.
         sent: messages or events of the site; -1 if they cannot be counted.
     """
 

@@ -40,7 +40,6 @@ class PackRegistry:
     Attributes:
         current: for new sessions.
         refused: why the newest pack is not `current`; "" if it is.
-        counters: of the responses from all packs.
     """
 
     name: str

@@ -72,8 +72,6 @@ class Session:
             (docs/decisions/0013-on-miss-in-front.md). The response then carries `MISS_MARK`, and the miss
             stays in flight and off the ledger until `conclude`.
         resets: how often the session was reset.
-        counters: of all sessions of the collection.
-        entries: its ledger.
         page_clock: of its page; frames and events may wait for it, or for a mutation.
         cancels_navigations: whether a navigation that misses gets 204, so that the browser stays on its page.
     """

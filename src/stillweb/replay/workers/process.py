@@ -54,9 +54,6 @@ class WorkerProcess:
 
     Attributes:
         number: from 0.
-        restarts: number of restarts.
-        deaths: number of deaths.
-        opening: number of sessions that it is opening.
         given_up: number of requests for a session that were given up, and that it may still answer.
         answered: responses by tier, as reported at its end.
         figures: its last metrics.

@@ -61,7 +61,6 @@ class ConversationOptions:
         tools: whether the model calls a tool; otherwise the system text gives it a JSON schema.
         budget: maximum cost of all messages; 0 for no limit.
         count: cost of a text: its characters, or a tokenizer's count.
-        image_cost: cost of a picture.
         system: replaces the text about acting on pages; the way to act and the goal follow it.
     """
 
@@ -293,7 +292,6 @@ class EndpointOptions:
     """Options of the agent; the API key is $OPENAI_API_KEY.
 
     Attributes:
-        model: name of the model.
         base_url: URL of the endpoint; "" for $OPENAI_BASE_URL, or else OpenAI's.
         tools: whether the model calls a tool; otherwise it replies in text.
         images: whether the model gets observed pictures.
@@ -301,9 +299,7 @@ class EndpointOptions:
         budget: maximum number of characters of a prompt; 0 for no limit.
         temperature: None for the endpoint's default.
         seed: sampling seed; the number of the episode is added to it.
-        max_tokens: maximum number of tokens of a reply.
         seconds: timeout of a request.
-        retries: retries of a request.
     """
 
     model: str = ""
@@ -321,9 +317,6 @@ class EndpointOptions:
 
 class EndpointAgent:
     """The agent `openai`; close it at the end.
-
-    Args:
-        options: see `EndpointOptions`.
 
     Raises:
         UsageError: if `model` is empty.

@@ -192,11 +192,7 @@ class RolloutClient(AbstractAsyncContextManager["RolloutClient"]):
 
 
 class RemoteLease(AbstractAsyncContextManager["RemoteLease"]):
-    """A session on a rollout server, for one episode after the other.
-
-    Attributes:
-        id: identifier of the lease.
-    """
+    """A session on a rollout server, for one episode after the other."""
 
     def __init__(self, client: RolloutClient, lease_id: str, ttl: float, *, beat: bool) -> None:
         self.id = lease_id

@@ -71,10 +71,8 @@ class WorkerSlot:
 
     Attributes:
         number: from 0.
-        handle: handle of the actor.
         started: reference to the result of its `start`.
         under_way: episodes and sessions of this process on it.
-        lost: number of workers lost in this slot.
     """
 
     number: int
@@ -87,12 +85,7 @@ class WorkerSlot:
 class WorkerPool:
     """A fixed number of workers. Its methods block.
 
-    Args:
-        count: number of workers.
-        placement: see `WorkerPlacement`.
-
     Attributes:
-        config: configuration of each worker.
         slots: one for each worker; empty before `start` and after `close`.
     """
 

@@ -66,7 +66,6 @@ class AgentReference:
     """The agent of a rollout; pickled with each call.
 
     Attributes:
-        name: identifier of the rollout.
         agent: reference to the agent or its name; each worker fetches it once.
         max_resets: episodes that may start simultaneously on a worker; 0 for all.
     """
