@@ -204,3 +204,43 @@ async def test_databases_open_one_after_the_other(rig):
         *("upgrade a", "upgrade b", "dropped 0", "open a", "a 31", "open b", "b 31"),
     ]
     assert flags == []
+
+
+async def test_transactions_end_one_after_the_other(rig):
+    body = """<script>
+        const open = (name) => new Promise((done) => { const o = indexedDB.open(name, 1); o.onsuccess = () => done(o.result);
+          o.onupgradeneeded = () => { for (const store of 'pq') { const s = o.result.createObjectStore(store); for (let n = 0; n < 4; n++) s.add('x'.repeat(20000), n); } }; });
+        const write = (db, store) => { const t = db.transaction(store, 'readwrite'), s = t.objectStore(store), name = db.name + store; t.oncomplete = () => L(`${name} end`);
+          for (const n of [0, 1]) s.get(n).onsuccess = ({ target }) => { L(`${name} get ${n} ${target.result.length}`); s.put('new', n).onsuccess = () => L(`${name} put ${n}`); }; return t; };
+        addEventListener('load', async () => { const [a, b] = [await open('a'), await open('b')];
+          write(a, 'p'); write(b, 'q'); write(a, 'q'); const t = b.transaction('p'); t.oncomplete = () => L('bp end'); t.objectStore('p').count().onsuccess = () => L('bp count'); t.commit(); });
+        </script>"""
+    lines, flags = await shown(rig, body)
+    of = {name: [line for line in lines if line.startswith(name)] for name in ("ap", "bq", "aq")}
+    assert lines == [*of["ap"], *of["bq"], *of["aq"], "bp count", "bp end"]
+    for name, steps in of.items():
+        assert steps == [
+            *(f"{name} get {n} 20000" for n in (0, 1)),
+            *(f"{name} put {n}" for n in (0, 1)),
+            f"{name} end",
+        ]
+    assert flags == []
+
+
+async def test_fullscreen_comes_at_the_instant_of_the_click(rig):
+    body = """<button id=b>full</button><script>const named = ({ type }) => L(`${type} ${performance.now()}`); addEventListener('click', named);
+        for (const type of ['fullscreenchange', 'fullscreenerror']) document.addEventListener(type, named);
+        const ask = (wanted) => wanted.then(() => named({ type: 'done' }), (error) => named({ type: error.name })); document.body.requestFullscreen().catch(() => L('denied'));
+        b.onclick = () => ask(document.fullscreenElement ? document.exitFullscreen() : b.requestFullscreen()); document.exitFullscreen().catch(() => L('none'));</script>"""
+    rig.site.pages[HOME] = LOG + body
+    async with rig.visit(Level.EXACT) as visit:
+        await visit.goto(HOME)
+        for _ in range(2):
+            await visit.page.click("#b", force=True, no_wait_after=True)
+            await settle(visit.page, visit.activity)
+        lines = (await page_text(visit.page)).split("\n")[:-2]  # without the button
+        times = [line.split()[1] for line in lines if line.startswith("click")]
+        once = ("click", "fullscreenchange", "done")
+        assert lines[-6:] == [f"{what} {time}" for time in times for what in once]
+        assert sorted(line.split()[0] for line in lines[:-6]) == ["denied", "fullscreenerror", "none"]
+        assert state_of(visit.context).exact.flags == []

@@ -196,13 +196,16 @@ def plain_user_agent(version: str) -> str:
     )
 
 
+_EXACT = ("pin.js", "time.js", "hold.js", "databases.js", "arrivals.js", "sockets.js")  # in any realm
+
+
 def scripts_for(state: PinnedState) -> str:
     """Return the script that runs first in every document of a context, "" at level LIVE."""
     names = {
         Level.LIVE: (),
         Level.NETWORK: ("pin.js",),
         Level.CLOCK: ("pin.js", "time.js", "clock.js"),
-        Level.EXACT: ("pin.js", "time.js", "hold.js", "arrivals.js", "sockets.js", "clock.js"),
+        Level.EXACT: (*_EXACT, "clock.js"),
     }
     pin: dict[str, Any] = {"seed": state.pinning.seed, "control": state.control, "hints": state.hints}
     if state.pinning.level.keeps_clock:
@@ -230,7 +233,7 @@ def script_for_worker(state: PinnedState, name: str) -> str:
         "start": state.now,
         "name": name,
     }
-    return _script(("pin.js", "time.js", "hold.js", "arrivals.js", "sockets.js", "worker.js"), pin)
+    return _script((*_EXACT, "worker.js"), pin)
 
 
 def _script(names: Sequence[str], pin: Mapping[str, Any], setup: str = "") -> str:

@@ -6,7 +6,7 @@
   const { then } = Promise.prototype;
   const { defineProperty, getOwnPropertyDescriptor, getPrototypeOf } = Object;
   const { hooks } = pin.time;
-  const { push, wrap, before, flag, isLocal, within, take } = pin.hold;
+  const { push, later, wrap, before, flag, isLocal, within, take } = pin.hold;
   const NativePromise = Promise;
   const listen = EventTarget.prototype.addEventListener;
   const dispatch = EventTarget.prototype.dispatchEvent;
@@ -26,8 +26,7 @@
   for (const [owner, ...names] of [
     ["Navigator", "getBattery", "requestMediaKeySystemAccess", "requestMIDIAccess", "getInstalledRelatedApps", "share", "setAppBadge", "clearAppBadge"],
     ["Document", "hasStorageAccess", "requestStorageAccess", "hasUnpartitionedCookieAccess", "browsingTopics", "hasPrivateToken", "hasRedemptionRecord"],
-    ["Element", "requestPointerLock", "requestFullscreen"],
-    ["Document", "exitFullscreen"],
+    ["Element", "requestPointerLock"],
     ["CSSStyleSheet", "replace"],
     ["ServiceWorkerContainer", "getRegistration", "getRegistrations"],
     ["ServiceWorkerRegistration", "update", "unregister"],
@@ -400,12 +399,39 @@
     invoke(then, made.ready, ended, ended);
     return made;
   } }.startViewTransition;
-  hooks.captures = () => [...transitions].filter(isDue).length;
+
+  // ---- fullscreen ----------------------------------------------------------------------------
+  // The browser process replies at any time, and a frame after that tells the page: frames are drawn until one has.
+  const TRIES = 20;
+  const changes = new Set(); // {ended, tries}, until their event
+  for (const [owner, name] of [[Element.prototype, "requestFullscreen"], [Document.prototype, "exitFullscreen"]]) {
+    const native = owner[name];
+    if (!native) continue;
+    owner[name] = { [name](...args) {
+      const result = apply(native, this, args);
+      const { promise, resolve } = NativePromise.withResolvers();
+      const change = { ended: promise, tries: 0 };
+      const ended = () => {
+        changes.delete(change);
+        resolve();
+      };
+      changes.add(change);
+      for (const type of ["fullscreenchange", "fullscreenerror"]) invoke(listen, this.ownerDocument ?? this, type, ended, { capture: true, once: true });
+      invoke(then, result, () => {}, name === "exitFullscreen" ? ended : () => {}); // without an event
+      return later(result, () => !changes.has(change));
+    } }[name];
+  }
+
+  hooks.captures = () => [...transitions].filter(isDue).length + changes.size;
   hooks.capture = async () => {
     for (const transition of [...transitions]) {
       if (transition.isCalled || !transition.isDrawn || await within(transition.called) !== "late") continue;
       transitions.delete(transition);
       flag("a view transition did not begin in time");
+    }
+    for (const change of [...changes]) {
+      await NativePromise.race([change.ended, new NativePromise((resolve) => pin.time.nativeTimeout(resolve, 10))]);
+      if (change.tries++ > TRIES) changes.delete(change);
     }
     return 1;
   };

@@ -9,6 +9,7 @@
   const { hooks, add, nativeTimeout, NativeDate, now, replace } = pin.time;
   const NativePromise = Promise;
   const listen = EventTarget.prototype.addEventListener;
+  const dispatch = EventTarget.prototype.dispatchEvent;
   const PATIENCE = 5000; // real ms, for work that may never end
   const isLocal = (url) => /^\s*(blob|data):/i.test(url);
   const queue = []; // {ready, ended, deliver, rank}, in the order of the calls
@@ -99,18 +100,6 @@
     busy.add(ends);
     ends.then(() => busy.delete(ends));
   };
-  const following = (owner, names, types) => {
-    for (const name of names) {
-      const native = owner?.[name];
-      if (!native) continue;
-      owner[name] = { [name](...args) {
-        const result = applyTo(native, this, args);
-        until(result, types);
-        return result;
-      } }[name];
-    }
-  };
-
   const { SubtleCrypto: subtle, Blob: blob, Cache: cache, CacheStorage: caches, CookieStore: cookies } = globalThis;
   // Symmetric keys are made of seeded bytes; other keys, and their signatures and ciphertexts, have no seed.
   const { generateKey, importKey } = subtle?.prototype ?? {};
@@ -156,62 +145,6 @@
   wrap(globalThis.MediaDevices?.prototype, ["enumerateDevices"]);
   wrap(globalThis.NavigatorUAData?.prototype, ["getHighEntropyValues"]);
   wrap(globalThis.Clipboard?.prototype, ["read", "readText", "write", "writeText"]);
-  wrap(globalThis.IDBFactory?.prototype, ["databases"]);
-  // Events of requests to open or delete a database come between tasks of the parser, and beside transactions of other
-  // databases, at any time. They are delivered at rests, and a rest comes after the transactions.
-  const { IDBFactory: factory, IDBVersionChangeEvent: VersionChange } = globalThis;
-  const dispatch = EventTarget.prototype.dispatchEvent;
-  const OPENING = ["upgradeneeded", "success", "error", "blocked"];
-  const announce = (request) => {
-    let take = () => {};
-    const next = () => {
-      let deliver = () => {};
-      push(() => deliver(), new NativePromise((resolve) => {
-        take = (event) => {
-          event.stopImmediatePropagation();
-          const { type, bubbles, cancelable, oldVersion, newVersion } = event;
-          const copy = VersionChange && event instanceof VersionChange ? new VersionChange(type, { oldVersion, newVersion })
-            : new Event(type, { bubbles, cancelable });
-          const tell = () => invoke(dispatch, request, copy);
-          if (type === "blocked") next();
-          deliver = type === "upgradeneeded" ? kept(request, tell, next) : tell;
-          resolve();
-        };
-      }));
-    };
-    next();
-    for (const type of OPENING) invoke(listen, request, type, (event) => { if (event.isTrusted) take(event); }, true);
-  };
-  const STORE = "\u0000";
-  // A transaction ends once it has no request: a store that no page sees is read until the event has been delivered.
-  const kept = ({ result: database, transaction }, tell, next) => {
-    const store = database.createObjectStore(STORE);
-    let isDue = false;
-    const read = () => {
-      invoke(listen, store.get(0), "success", () => {
-        if (!isDue) return read();
-        database.deleteObjectStore(STORE);
-        tell();
-      });
-    };
-    read();
-    return () => {
-      isDue = true;
-      next();
-      until(transaction, ["complete", "abort"]);
-    };
-  };
-  for (const name of ["open", "deleteDatabase"]) {
-    const native = factory?.prototype[name];
-    if (!native) continue;
-    factory.prototype[name] = { [name](...args) {
-      const request = applyTo(native, this, args);
-      announce(request);
-      return request;
-    } }[name];
-  }
-  following(globalThis.IDBDatabase?.prototype, ["transaction"], ["complete", "abort"]);
-
   // WebAssembly is compiled on other threads; streams of it are first read to their end.
   const { WebAssembly: wasm } = globalThis;
   if (wasm) {
@@ -551,5 +484,5 @@
       },
     });
   }
-  pin.hold = { push, wrap, before, sends, flag, queue, link, connected, isLocal, within, take };
+  pin.hold = { push, later, until, wrap, before, sends, flag, queue, link, connected, isLocal, within, take };
 }
