@@ -17,8 +17,10 @@ from shared_browsers import SharedBrowsers
 from stillweb.certs import CertAuthority
 
 # No deadlines, because the machine is shared. Every run uses the same examples, so failures are reproducible.
+# CI takes "full" (.ci/run), which has four times as many examples, and three sessions in tests of races.
 # To search for new ones: pytest --hypothesis-profile=long --timeout=0 tests/replay tests/collections
-settings.register_profile("quick", deadline=None, derandomize=True)
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=25)
+settings.register_profile("full", deadline=None, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=5000)
 settings.load_profile("quick")
 
@@ -48,6 +50,8 @@ async def shared_browsers() -> AsyncIterator[SharedBrowsers]:
     with pytest.MonkeyPatch.context() as patch:
         browsers = SharedBrowsers(module._started)
         patch.setattr(module, "_started", browsers.start)
+        patch.setattr(module, "playwright_driver", browsers.driver)
+        patch.setattr("asyncio.run", browsers.run)
         yield browsers
         await browsers.close()
 

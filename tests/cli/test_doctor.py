@@ -75,6 +75,7 @@ def test_a_browser_that_does_not_start(monkeypatch, tmp_path) -> None:
 
 
 @pytest.mark.browser
+@pytest.mark.usefixtures("own_browsers")
 def test_the_browser_of_this_machine_starts() -> None:
     found = list(module.check_browser())
     assert [each.check for each in found] == ["browser", "sandbox"]

@@ -78,8 +78,7 @@ def train() -> ModuleType:
 
 
 @pytest.fixture
-async def replay(tmp_path) -> AsyncIterator[str]:
+async def replay(tmp_path, ca: CertAuthority) -> AsyncIterator[str]:
     collection = await asyncio.to_thread(_recorded_shop, tmp_path / "collections")
-    ca = CertAuthority.init(tmp_path / "certs")
     async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server:
         yield server.url

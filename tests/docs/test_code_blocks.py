@@ -12,7 +12,6 @@ import asyncio
 import inspect
 import json
 import re
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, closing
 from itertools import count
@@ -37,15 +36,6 @@ pytestmark = pytest.mark.browser
 def _block(page: str, containing: str) -> str:
     blocks = re.findall(r"(?ms)^```python\n(.*?)^```", (REPO / page).read_text("utf-8"))
     return next(block for block in blocks if containing in block)
-
-
-async def _run_program(code: str) -> str:
-    program = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    printed, errors = await program.communicate()
-    assert program.returncode == 0, errors.decode()
-    return printed.decode()
 
 
 class Reader:
@@ -88,17 +78,19 @@ async def reader(replay: str) -> AsyncIterator[Reader]:
 # --- whole programs --------------------------------------------------------------------------------
 
 
-async def test_the_episode_of_the_tutorial(replay):
+def test_the_episode_of_the_tutorial(replay, capsys):
     code = _block("docs/tutorial/index.md", "Night light").replace("http://127.0.0.1:8080", replay)
-    printed = await _run_program(code)
+    exec(code, {"__name__": "__main__"})
+    printed = capsys.readouterr().out
     assert "[a8] link 'Night light'" in printed
     assert "http://lamps.test/lamp/night ok 0 misses" in printed
 
 
-async def test_the_episode_of_the_readme(replay):
+def test_the_episode_of_the_readme(replay, capsys):
     code = _block("README.md", "async def main").replace("http://127.0.0.1:8080", replay)
     code = code.replace('"site"', '"lamps"').replace("https://site.example/", HOME)
-    assert "link 'Desk lamp'" in await _run_program(code.replace('"a12"', '"a6"'))
+    exec(code.replace('"a12"', '"a6"'), {"__name__": "__main__"})
+    assert "link 'Desk lamp'" in capsys.readouterr().out
 
 
 async def test_the_training_of_the_tutorial(replay, train, monkeypatch, capsys):

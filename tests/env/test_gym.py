@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -36,8 +37,6 @@ STAY = json.dumps({"action": "scroll", "dy": 1})
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, ca):
     """A replay server on a thread of its own, since what is tested is synchronous."""
-    import asyncio
-
     collection = build(tmp_path_factory.mktemp("collections"))
     loop = asyncio.new_event_loop()
     ready, ending = threading.Event(), asyncio.Event()
@@ -56,6 +55,21 @@ def server(tmp_path_factory, ca):
     loop.call_soon_threadsafe(ending.set)
     thread.join()
     loop.close()
+
+
+class SharedLoop:
+    """The loop of the tests, which shares browsers, in place of a thread's; it runs while a call does."""
+
+    def run(self, work):
+        return asyncio.run(work)  # tests/shared_browsers.py
+
+    def close(self): ...
+
+
+@pytest.fixture(autouse=True)
+def shared_loop(monkeypatch):
+    """Only the environment of the module has a thread of its own."""
+    monkeypatch.setattr("stillweb.env.gym.LoopThread", SharedLoop)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import signal
 import httpx
 import pytest
 
-from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.replay import ReplayOptions, serve_cluster
 from stillweb.server import engine
@@ -16,11 +15,8 @@ from stillweb.server import engine
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 
-async def test_a_reset_waits_for_a_worker_that_is_started_again(
-    tmp_path, collections_root, serving, monkeypatch
-):
+async def test_a_reset_waits_for_a_worker_that_is_started_again(ca, collections_root, serving, monkeypatch):
     monkeypatch.setattr(engine, "_REPLAY_SECONDS", 60.0)  # machines are busy
-    ca = CertAuthority.init(tmp_path / "ca")
     options = ReplayOptions(port=0, session_ports=None)
     small = Collection.open(collections_root, "small")
     async with (
