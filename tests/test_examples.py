@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import runpy
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -38,45 +40,57 @@ def _collection(root: Path) -> Collection:
     return collection
 
 
-async def _printed(tmp_path: Path, example: str, *arguments: object) -> str:
-    """Run an example against a replay server, and return what it prints."""
-    ca = CertAuthority.init(tmp_path / "certs")
+@pytest.fixture
+async def url(tmp_path: Path, ca: CertAuthority) -> AsyncIterator[str]:
     options = ReplayOptions(port=0, session_ports=None)
     async with serve([_collection(tmp_path / "collections")], ca, options) as server:
-        program = await asyncio.create_subprocess_exec(
-            sys.executable, EXAMPLES / example, server.url, *map(str, arguments),
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        printed, told = await program.communicate()
-    assert program.returncode == 0, told.decode()
-    return printed.decode()
+        yield server.url
+
+
+@pytest.fixture
+def printed(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """Runs an example in this process against a replay server, and returns what it prints."""
+
+    def run(example: str, *arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", [example, url, *map(str, arguments)])
+        runpy.run_path(str(EXAMPLES / example), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.mark.browser
-async def test_episode(tmp_path):
-    printed = await _printed(tmp_path, "episode.py", "https://site.example/")
-    assert "1 requests, 0 misses" in printed
-    assert "clicked 'Next': ok, now at https://site.example/next" in printed
+def test_episode(printed):
+    told = printed("episode.py", "https://site.example/")
+    assert "1 requests, 0 misses" in told
+    assert "clicked 'Next': ok, now at https://site.example/next" in told
 
 
 @pytest.mark.browser
-async def test_tasks(tmp_path):
-    printed = await _printed(tmp_path, "tasks.py", EXAMPLES / "tasks.yaml", tmp_path / "out")
-    assert printed == "next-page: 1\nnext-page again: 1, same; as stored: locator\n"
+def test_tasks(printed, tmp_path):
+    told = printed("tasks.py", EXAMPLES / "tasks.yaml", tmp_path / "out")
+    assert told == "next-page: 1\nnext-page again: 1, same; as stored: locator\n"
 
 
 @pytest.mark.browser
-async def test_rollout_groups(tmp_path):
-    printed = await _printed(tmp_path, "rollout_groups.py", EXAMPLES / "tasks.yaml", 4)
+def test_rollout_groups(printed):
     told = "rewards 0 1 0 1; advantages -1.00 +1.00 -1.00 +1.00"
-    assert printed == f"next-page from its start: {told}\nnext-page from step 1: {told}\n"
+    expected = f"next-page from its start: {told}\nnext-page from step 1: {told}\n"
+    assert printed("rollout_groups.py", EXAMPLES / "tasks.yaml", 4) == expected
 
 
 @pytest.mark.browser
-async def test_gymnasium_loop(tmp_path):
+async def test_gymnasium_loop(url):
     pytest.importorskip("gymnasium", reason="needs the extra stillweb[gym]")
-    printed = await _printed(tmp_path, "gymnasium_loop.py", EXAMPLES / "tasks.yaml")
-    assert printed == "stillweb/next-page-v0: 1\n"
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, EXAMPLES / "gymnasium_loop.py", url, EXAMPLES / "tasks.yaml",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    told, errors = await program.communicate()
+    assert program.returncode == 0, errors.decode()
+    assert told == b"stillweb/next-page-v0: 1\n"
 
 
 def test_verl_rows(tmp_path):

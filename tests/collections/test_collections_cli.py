@@ -1,15 +1,14 @@
-"""`stillweb collections` as typed: a real process for the exit status, click's runner for the rest."""
+"""`stillweb collections` as typed: the whole program for the exit status, click's runner for the rest."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from commands import stillweb
 from stillweb.cli.collections.commands import collections
 from stillweb.collections.layout import Collection
 from stillweb.collections.warc.writer import CollectionWriter
@@ -83,12 +82,6 @@ def test_rm_asks_for_yes(root):
     assert caught.value.hint == "stillweb collections rm shop --yes"
     assert run(root, "rm", "shop", "--yes") == f"{root / 'shop'}\n"
     assert json.loads(run(root, "list", "--json")) == []
-
-
-def stillweb(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "stillweb", *words], capture_output=True, text=True, check=False
-    )
 
 
 def test_exit_status_and_streams(root, tmp_path):

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
 
 import pytest
 from small_site import ORIGIN
 
+from commands import stillweb
 from stillweb.env.check import CheckOptions, check_env
 from stillweb.env.tasks.evaluators import AnswerEvaluator, ScriptEvaluator, UrlEvaluator
 from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.trace import Trace
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.browser
 
 HOME = ORIGIN + "/"
 
@@ -70,16 +69,13 @@ async def test_failures_and_misses_are_reported_by_their_kind(replay, browser):
     assert "needs a judge" in row.detail
 
 
-async def test_from_the_command_line(replay, tmp_path):
+def test_from_the_command_line(replay, tmp_path):
     Trace("going", ({"action": "goto", "url": ORIGIN + "/second"},), url=HOME).dump(tmp_path / "t.jsonl")
-    program = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "stillweb", "env", "check", "--trace", str(tmp_path / "t.jsonl"), "--json"),
+    ran = stillweb(
+        *("env", "check", "--trace", tmp_path / "t.jsonl", "--json"),
         *("--proxy", replay.url, "--runs", "2", "--sessions", "1"),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await program.communicate()
-    assert program.returncode == 0, err.decode()
-    told = json.loads(out)
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)
     assert (told["tasks"], told["same"], told["rows"][0]["runs"]) == (1, 1, 2)
     assert set(told["rows"][0]["distinct"][1]) == {"axtree", "screenshot"}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from shared_sites import RESOLVE, SITES_CA, sites_up
+
+import commands
 
 pytestmark = [pytest.mark.sites, pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -18,13 +18,10 @@ SEEDS = {"docs": "https://docs.test/", "data": "https://data.test/"}
 
 
 def stillweb(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {
-        "STILLWEB_COLLECTIONS": str(folder / "collections"),
-        "STILLWEB_CERTS": str(folder / "certs"),
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "stillweb", *arguments], env=environment, capture_output=True, text=True
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STILLWEB_COLLECTIONS", str(folder / "collections"))
+        patch.setenv("STILLWEB_CERTS", str(folder / "certs"))
+        return commands.stillweb(*arguments)
 
 
 @pytest.fixture(scope="module", params=SEEDS)

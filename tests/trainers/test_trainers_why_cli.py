@@ -1,15 +1,15 @@
-"""`stillweb why` and `stillweb compare` from outside, on episodes that a browser played."""
+"""`stillweb why` and `stillweb compare` as commands, on episodes that a browser played."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 
 import pytest
 import yaml
 from small_site import ORIGIN, build
+
+from commands import stillweb
 
 pytestmark = pytest.mark.browser
 
@@ -33,41 +33,42 @@ ADA = {"type": "js", "script": "document.querySelector('#name').value == 'Ada'"}
 
 
 @pytest.fixture
-def stillweb(tmp_path):
+def played(tmp_path, monkeypatch):
     build(tmp_path / "collections")
     task = {"id": "name", "goal": "Enter Ada", "start_url": ORIGIN + "/", "evaluate": [ADA]}
     document = {"stillweb_tasks": 1, "defaults": {"collection": "small"}, "tasks": [task]}
     (tmp_path / "tasks.yaml").write_text(yaml.safe_dump(document))
     (tmp_path / "mine.py").write_text(AGENTS)
 
-    def run(*arguments: str) -> str:
-        command = [sys.executable, "-m", "stillweb", *arguments]
-        ended = subprocess.run(
-            command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=150
-        )
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
-
-    return run
+    monkeypatch.chdir(tmp_path)
+    yield
+    sys.modules.pop("mine", None)
 
 
-def test_the_step_that_lost_an_episode_is_found(stillweb, tmp_path):
+def printed(*arguments: str) -> str:
+    ran = stillweb(*arguments)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.usefixtures("played")
+def test_the_step_that_lost_an_episode_is_found(tmp_path):
     play = ("rollout", "--tasks", "tasks.yaml", "--level", "clock", "--episodes", "2")
-    stillweb(*play, "--agent", "mine:bob", "--output", "bob")
+    printed(*play, "--agent", "mine:bob", "--output", "bob")
     options = ("--agent", "mine:right", "--output", "why", "-k", "3", "--budget", "5", "--html", "why.html")
-    outcome = json.loads(stillweb("why", "bob/tasks/name/0", *options, "--json"))
+    outcome = json.loads(printed("why", "bob/tasks/name/0", *options, "--json"))
     assert outcome["forks"] == 4
     assert outcome["values"] == [1.0, 1.0, 0.0]
     assert outcome["lost_after"] == 2
     assert json.loads((tmp_path / "why/why.json").read_text()) == outcome
     assert "<svg" in (tmp_path / "why.html").read_text()
-    again = stillweb("why", "bob/tasks/name/0", *options, "--resume")
+    again = printed("why", "bob/tasks/name/0", *options, "--resume")
     assert "Success is lost by step 2" in again
     assert len((tmp_path / "why/results.jsonl").read_text().splitlines()) == 4
 
-    stillweb(*play, "--agent", "mine:right", "--output", "right")
-    found = json.loads(stillweb("compare", "bob", "right", "--json"))
+    printed(*play, "--agent", "mine:right", "--output", "right")
+    found = json.loads(printed("compare", "bob", "right", "--json"))
     assert found["all"]["success"]["difference"] == 1.0
     assert [each["environment"] for each in found["variance"]] == [0.0, 0.0]
     assert [(each["repeated"], each["differ"]) for each in found["variance"]] == [(1, 0), (1, 0)]
-    assert "+100.0%" in stillweb("compare", "bob", "right", "--html", "compare.html")
+    assert "+100.0%" in printed("compare", "bob", "right", "--html", "compare.html")
