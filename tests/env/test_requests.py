@@ -327,3 +327,37 @@ def test_a_recorded_write_becomes_an_evaluator(recorded):
 @pytest.mark.parametrize("wrong", [["--from", "3"], ["--from", "shop.test"], ["--from", "1", "--any", "x"]])
 def test_a_write_that_there_is_not_is_an_error(recorded, wrong):
     assert isinstance(ran(recorded, *wrong).exception, UsageError)
+
+
+def test_a_csrf_token_is_no_part_of_the_evaluator(tmp_path):
+    collection = Collection.create(tmp_path, "shop")
+    body = b"csrfmiddlewaretoken=aXDZKeEFakmTirDDxfirNUe11cJ2TJrv&note=hello"
+    request = Request("POST", SHOP + "/cart", (("Content-Type", FORM),), body)
+    with CollectionWriter(collection) as writer:
+        writer.write(Exchange(request, Response(200, "OK"), "20240506070800"))
+    pattern = json.loads(ran(tmp_path, "--from", "1", "--json").stdout)["requests"][0]
+    assert pattern["body"] == {"note": "hello"}
+    strict = {"requests": [pattern | {"other_fields": False}]}
+    own = entry(url=SHOP + "/cart", body="csrfmiddlewaretoken=Zx81KeEFakmTirDDxfirNUe11cJ2TJrv&note=hello")
+    assert score(strict, own).reward == 1.0
+
+
+def test_forms_are_listed_once_and_accept_any_value(recorded):
+    collection = Collection(recorded, "shop")
+    forms = Collection.create(collection.path, "branches")
+    with CollectionWriter(forms) as writer:
+        for number, note in enumerate(("Aaq", "zyvun", "Aaq")):
+            body = f"id=7&note={note}&token=aXDZKeEFakm{number}".encode()
+            request = Request("POST", SHOP + "/note", (("Content-Type", FORM),), body)
+            writer.write(Exchange(request, Response(200, "OK"), f"2024050607080{number}"))
+    listed = json.loads(ran(recorded, "--json").stdout)["writes"]
+    assert [(row["fields"], row["free"]) for row in listed[2:]] == [(["id", "note"], ["note"])]
+    (pattern,) = json.loads(ran(recorded, "--from", "/note", "--json").stdout)["requests"]
+    assert pattern["body"] == {"id": "7", "note": {"any": True}}
+    (pattern,) = json.loads(ran(recorded, "--from", "3", "--field", "id", "--json").stdout)["requests"]
+    assert pattern["body"] == {"id": "7"}
+
+
+def test_a_collection_without_writes_says_how_to_record_some(tmp_path):
+    Collection.create(tmp_path, "shop")
+    assert isinstance(ran(tmp_path).exception, UsageError)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -38,6 +38,7 @@ from stillweb.cli.options import (
     sites_option,
 )
 from stillweb.cli.replay.shared import replayed, replayed_together
+from stillweb.collections.branches import BRANCHES
 from stillweb.collections.layout import Collection, list_collections
 from stillweb.env import Task, load_tasks
 from stillweb.env.tasks.native import native_file
@@ -274,19 +275,23 @@ def request(
 ) -> None:
     """Print a recorded write as an evaluator of the type `request`; without --from, list the writes.
 
-    The evaluator has the method, the URL and all fields that the collection's rules do not call volatile.
+    The evaluator has the method, the URL and all fields, except CSRF tokens and what the collection's rules
+    call volatile. Forms of `record forms` are listed too; their free fields accept any value, until you
+    write the wanted one.
 
     \b
     Example:
       stillweb tasks request shop
       stillweb tasks request shop --from 3 --field product_id --any note
     """
-    writes = _writes(chosen["root"], name)
+    collection = Collection.open(chosen["root"], name)
+    writes = [*_recorded(collection), *_forms(collection)]
     if source is None:
         _print_writes(writes, chosen["as_json"])
         return
-    number = _chosen(writes, source, name)
-    pattern = pattern_of(writes[number], fields=fields, any_value=any_value)
+    write = writes[_chosen(writes, source, name)]
+    free = {path for path in write.free if not fields or path in fields}
+    pattern = pattern_of(write.request, fields=fields, any_value={*any_value, *free})
     evaluator: dict[str, Any] = {"type": "request", "requests": [pattern]}
     if chosen["only"]:
         evaluator["only"] = True
@@ -296,40 +301,82 @@ def request(
         echo(yaml.safe_dump([evaluator], sort_keys=False, allow_unicode=True, width=100), nl=False)
 
 
-def _writes(root: Path, name: str) -> list[WriteRequest]:
-    collection = Collection.open(root, name)
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A recorded write; `free` are the paths of a form's free fields."""
+
+    request: WriteRequest
+    free: frozenset[str] = frozenset()
+
+    @property
+    def paths(self) -> list[str]:
+        return [path for place, path in self.request.leaves() if place not in self.request.volatile]
+
+
+def _recorded(collection: Collection) -> list[_Write]:
     text = collection.path / "rules.yaml"
     rules = Rules.parse(text.read_text(encoding="utf-8") if text.exists() else "")
+    return [_Write(request) for request in _requests(collection, rules)]
+
+
+def _requests(collection: Collection, rules: Rules) -> list[WriteRequest]:
     captures = [capture for capture in collection.captures() if capture.method in MUTATIONS]
     captures.sort(key=lambda capture: (capture.timestamp, capture.source, capture.offset))
     writes = (recorded_write(collection.read_capture(capture).request, rules) for capture in captures)
     return [write for write in writes if write is not None]
 
 
-def _print_writes(writes: list[WriteRequest], as_json: bool) -> None:
+def _forms(collection: Collection) -> list[_Write]:
+    """Return one write for each form of `record forms`; its free fields differ between recordings."""
+    stored = Collection(collection.path, BRANCHES)
+    alike: dict[tuple[Any, ...], list[WriteRequest]] = {}
+    for request in _requests(stored, Rules()) if stored.path.exists() else ():
+        alike.setdefault((request.method, request.url, *request.leaves()), []).append(request)
+    return [
+        _Write(
+            first,
+            frozenset(
+                path
+                for place, path in first.leaves()
+                if place not in first.volatile and any(e.values(path) != first.values(path) for e in others)
+            ),
+        )
+        for first, *others in alike.values()
+    ]
+
+
+def _print_writes(writes: list[_Write], as_json: bool) -> None:
     rows: list[dict[str, Any]] = [
         {
             "number": number,
-            "method": write.method,
-            "url": write.url,
-            "fields": [path for _, path in write.leaves()],
+            "method": write.request.method,
+            "url": write.request.url,
+            "fields": write.paths,
+            "free": sorted(write.free),
         }
         for number, write in enumerate(writes, 1)
     ]
     if as_json:
         print_json({"writes": rows})
         return
+    if not rows:
+        hint = "record some: stillweb record forms NAME, or stillweb record proxy"
+        raise UsageError("the collection holds no write", hint=hint)
     print_table(
-        ("#", "method", "url", "fields"),
-        ((str(row["number"]), row["method"], row["url"], " ".join(row["fields"])) for row in rows),
-    )
-    echo(f"{len(rows)} writes", err=True)
+        ("#", "method", "url", "fields", "free"),
+        ((str(row["number"]), row["method"], row["url"], " ".join(row["fields"]), " ".join(row["free"]))
+         for row in rows),
+    )  # fmt: skip
 
 
-def _chosen(writes: list[WriteRequest], source: str, name: str) -> int:
+def _chosen(writes: list[_Write], source: str, name: str) -> int:
     if source.isdecimal() and 1 <= int(source) <= len(writes):
         return int(source) - 1
-    found = [number for number, write in enumerate(writes) if not source.isdecimal() and source in write.url]
+    found = [
+        number
+        for number, write in enumerate(writes)
+        if not source.isdecimal() and source in write.request.url
+    ]
     if len(found) != 1:
         hint = f"stillweb tasks request {name} lists them"
         raise UsageError(

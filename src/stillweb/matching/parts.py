@@ -232,3 +232,17 @@ def _json_without(value: Any, path: JsonPath, taken: set[int | JsonPath]) -> Any
     if path in taken:
         return "" if isinstance(value, str) else 0
     return value
+
+
+# Names of CSRF tokens in Django, Rails, ASP.NET, Magento, Drupal, WordPress, DokuWiki.
+_CSRF = re.compile(
+    r"csrf|xsrf|sectok|nonce|authenticity_token|requestverificationtoken|form_(key|token|build_id)|^_?token$",
+    re.IGNORECASE,
+)
+_SAFE = frozenset({"GET", "HEAD"})
+
+
+def is_csrf(where: Where, name: str, method: str) -> bool:
+    """Return True if the name of a location is that of a form's CSRF token in a known framework."""
+    in_form = where in (Where.FORM, Where.MULTIPART)
+    return in_form and method not in _SAFE and _CSRF.search(name) is not None

@@ -7,9 +7,8 @@ from urllib.parse import urlsplit
 
 from stillweb.browser.input.controls import PageState
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.guards import is_csrf
 from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
-from stillweb.matching.parts import Where
+from stillweb.matching.parts import Where, is_csrf
 from stillweb.matching.rules import Rule, RuleOrigin
 from stillweb.matching.values import fits, shape_of
 

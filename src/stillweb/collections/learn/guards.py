@@ -27,7 +27,7 @@ from stillweb.errors import CollectionError
 from stillweb.http.codec import decode
 from stillweb.matching.keys import request_key
 from stillweb.matching.pagetimes import RECORDED, instant_of
-from stillweb.matching.parts import Leaf, Parts, Where
+from stillweb.matching.parts import Leaf, Parts, Where, is_csrf
 from stillweb.matching.values import DAY, ValueKind, fits, kind_of, masked
 from stillweb.model import Capture, Exchange, Headers, Request, header
 from stillweb.urls import from_timestamp
@@ -133,12 +133,6 @@ def _seconds(timestamp: str) -> float:
 
 GIVEN = "a response contained that value, so replay repeats it"
 _ENOUGH_NUMBERS = 3  # pairs, for numbers of eight digits and more, which name many things
-_SAFE = frozenset({"GET", "HEAD"})
-# Names of CSRF tokens in Django, Rails, ASP.NET, Magento, Drupal, WordPress, DokuWiki.
-_CSRF = re.compile(
-    r"csrf|xsrf|sectok|nonce|authenticity_token|requestverificationtoken|form_(key|token|build_id)|^_?token$",
-    re.IGNORECASE,
-)
 _CORE = re.compile(r"[A-Za-z0-9]+")
 # An escape before a run is not part of it: %2F, \u003d, &#61;
 _RUN = re.compile(rb"(?:%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|&#[0-9]+;)?([A-Za-z0-9]{4,})")
@@ -207,12 +201,6 @@ def objection(
         if not was_given and _said_back(sight):
             return "may name a thing: the response repeats it"
     return ""
-
-
-def is_csrf(where: Where, name: str, method: str) -> bool:
-    """Return True if the name of a location is that of a form's CSRF token in a known framework."""
-    in_form = where in (Where.FORM, Where.MULTIPART)
-    return in_form and method not in _SAFE and _CSRF.search(name) is not None
 
 
 def _said_back(sight: PlaceSighting) -> bool:

@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from stillweb.collections.learn.guards import is_csrf
 from stillweb.collections.learn.madevalues import holds_text, with_made_values
 from stillweb.collections.learn.recordings import (
     AFTER,
@@ -54,7 +53,7 @@ from stillweb.matching.derived.templates import (
     volatile_between,
 )
 from stillweb.matching.keys import request_key
-from stillweb.matching.parts import Parts
+from stillweb.matching.parts import Parts, is_csrf
 from stillweb.matching.rules import Rules
 from stillweb.matching.values import fits, shape_of
 from stillweb.model import Exchange, header
@@ -534,6 +533,11 @@ def touched_labels(
     }
     touched |= {step.label for step in first.steps if step.exchange.request.url in urls}
     return frozenset(touched), tuple(url for url in clean if url not in urls)
+
+
+def differs_in_structure(one: RecordedStep, other: RecordedStep) -> bool:
+    """Return True if two recordings of a page that no write lies between differ in more than words."""
+    return not _is_same(one, other) and isinstance(_StepTexts.of(one, other, (), ()), str)
 
 
 def _is_same(one: RecordedStep, other: RecordedStep) -> bool:

@@ -38,14 +38,13 @@ from stillweb.collections.learn.guards import (
     Sights,
     by_likeness,
     given_values,
-    is_csrf,
     objection,
     observe,
 )
 from stillweb.collections.learn.pagetimes import clock_rules
 from stillweb.collections.manifest import write_atomically
 from stillweb.http.codec import decode
-from stillweb.matching.parts import Leaf, Where
+from stillweb.matching.parts import Leaf, Where, is_csrf
 from stillweb.matching.rules import ANY_PATH, Rule, RuleOrigin, Rules
 from stillweb.matching.values import SET, ValueKind, elements, fits, kind_of, shape_of
 from stillweb.model import Capture, Headers, header

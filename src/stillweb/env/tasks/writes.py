@@ -15,6 +15,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from stillweb.errors import TaskError
 from stillweb.matching.keys import FormBody, JsonBody, MultipartBody, is_graphql, read_body
+from stillweb.matching.parts import Parts, is_csrf
+from stillweb.matching.values import fits
 from stillweb.model import MUTATIONS, Request, header
 
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ class WriteRequest:
     Attributes:
         order: position among the episode's writes, from 1; 0 for a read.
         beacon: whether no page can read its response (`sendBeacon`).
-        volatile: places that the collection's rules exclude from matching, such as `form:csrf_token`.
+        volatile: places that the collection's rules exclude from matching, and CSRF tokens, such as
+            `form:csrf_token`.
         body: None without a body; pairs of a form or multipart body; else the JSON value or the text.
     """
 
@@ -239,9 +242,19 @@ def _sent(entry: Mapping[str, Any], rules: Rules | None) -> dict[str, Any]:
     if redacted := sent.get("redacted"):  # with placeholders instead of secrets
         stored["body"] = redacted
     body = b64decode(stored.get("body", ""))
-    aliases = rules.aliases(Request(entry["method"], entry["url"], headers, body)) if rules else ()
-    stored["volatile"] = sorted({name for alias in aliases[:1] for name in alias.names})
+    request = Request(entry["method"], entry["url"], headers, body)
+    aliases = rules.aliases(request) if rules else ()
+    stored["volatile"] = sorted({name for alias in aliases[:1] for name in alias.names} | _tokens(request))
     return stored
+
+
+def _tokens(request: Request) -> set[str]:
+    """Return the places of CSRF tokens, by the names that frameworks give them."""
+    return {
+        f"{leaf.where}:{leaf.name}"
+        for leaf in Parts.of(request).leaves()
+        if is_csrf(leaf.where, leaf.name, request.method) and fits("token", leaf.text)
+    }
 
 
 def recorded_write(request: Request, rules: Rules) -> WriteRequest | None:

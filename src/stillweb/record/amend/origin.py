@@ -21,10 +21,9 @@ from stillweb.browser.context import open_context, plain_user_agent
 from stillweb.browser.input.walker import fields_of
 from stillweb.browser.settle import settle
 from stillweb.certs import CertAuthority
-from stillweb.collections.learn.guards import is_csrf
 from stillweb.errors import InfraError
 from stillweb.matching.keys import FormBody, read_body
-from stillweb.matching.parts import Parts, Where
+from stillweb.matching.parts import Parts, Where, is_csrf
 from stillweb.matching.redaction import replace_fields
 from stillweb.matching.rules import Rule, RuleOrigin, Rules
 from stillweb.matching.values import fits, shape_of
