@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode
 
+import httpx
 import pytest
 
 from stillweb import clock
@@ -23,7 +24,9 @@ from stillweb.record.crawl.scope import Scope
 from stillweb.record.forms.run import FormsOptions, FormsReport, record_forms
 from stillweb.record.forms.wanted import WantedForms
 from stillweb.record.harvest.fetch import PageFetcher
+from stillweb.record.login.steps import Login, read_login
 from stillweb.record.options import ScopeKind
+from stillweb.record.recording import begin
 from stillweb.record.reset import SiteReset
 from stillweb.replay.server.session import Session
 
@@ -244,6 +247,18 @@ async def test_a_collection_without_forms_keeps_its_environment(collection: Coll
     assert (report.outcomes, report.environment_id) == ([], environment)
 
 
+async def test_the_forms_of_one_page_are_added_to_those_of_the_others(
+    collection: Collection, ca, site
+) -> None:
+    await recorded(collection, ca, site)
+    before = outcomes(collection)
+    await recorded(collection, ca, site, page=(f"{HOME}about",))
+    assert outcomes(collection) == before
+    session = session_of(collection)
+    _, _, page = send(session, "notes")
+    assert send(session, "add", {"csrf": token_in(page), "note": "Tea & two biscuits"})[0] == "derived"
+
+
 async def test_a_pack_without_the_newest_templates_is_stale(collection: Collection, ca, site) -> None:
     await recorded(collection, ca, site, page=(f"{HOME}about",))
     with Pack.open(collection.pack) as pack:
@@ -348,3 +363,99 @@ async def test_another_multipart_form_is_a_miss(uploads: Collection, ca, site) -
         name: session_of(uploads).begin(multipart(data)).match.tier for name, data in OTHER_FORMS.items()
     }
     assert set(found.values()) == {"miss"}, found
+
+
+async def test_a_reset_that_ends_the_login_is_named(collection: Collection, ca, site) -> None:
+    shown, signed_in = site.answers["/notes"], True
+
+    def reset(asked) -> object:
+        nonlocal signed_in
+        signed_in = False
+        return site.reply("ok")
+
+    site.answers["/reset"] = reset
+    site.answers["/notes"] = lambda asked: (
+        shown(asked) if signed_in else site.reply("", status=302, headers=(("Location", "/login"),))
+    )
+    begin(collection)
+    login = Login("storage-state", "state.json", {"cookies": []})
+    report = await recorded(collection, ca, site, page=(f"{HOME}notes",), login=login)
+    refused = [each.refused for each in report.outcomes if "add note" in each.name]
+    assert len(refused) == 1
+    assert refused[0].startswith(f"the page leads to {HOME}login now")
+    assert "the reset may end the login" in refused[0]
+
+
+def build_members(site) -> dict[str, str]:
+    """Build a site whose pages list those that the member has seen; return the sessions."""
+    sessions: dict[str, list[str]] = {}
+    notes: list[str] = []
+
+    def login(asked) -> object:
+        if asked.method == "GET":
+            field, secret = "<input id=u name=user>", "<input id=p type=password name=pass>"
+            return site.reply(f"<form method=post action=/login>{field}{secret}<button>Go</button></form>")
+        assert parse_qs(asked.body.decode()) == {"user": ["ann"], "pass": ["pw-1234"]}
+        number = f"s{len(sessions) + 1000}"
+        sessions[number] = []
+        head = (("Location", "/notes"), ("Set-Cookie", f"sid={number}; Path=/"))
+        return site.reply("", status=303, headers=head)
+
+    def member(page):
+        def answer(asked) -> object:
+            found = re.search(r"sid=(\w+)", dict(asked.headers).get("cookie", ""))
+            if found is None or found[1] not in sessions:
+                return site.reply("", status=302, headers=(("Location", "/login"),))
+            seen = sessions[found[1]]
+            seen.append(asked.path)
+            trail = " ".join(dict.fromkeys(seen))
+            return site.reply(f"<p>seen {trail}</p><a id=out href=/bye>Log out</a>{page(asked)}")
+
+        return answer
+
+    def listed(asked) -> str:
+        items = "".join(f"<li>{html.escape(note)}</li>" for note in notes)
+        return f"<ul>{items}</ul><form method=post action=/add><input name=note><button>Add</button></form>"
+
+    def add(asked) -> object:
+        notes.append(parse_qs(asked.body.decode(), keep_blank_values=True)["note"][0])
+        return site.reply("", status=303, headers=(("Location", "/notes"),))
+
+    def reset(asked) -> object:
+        notes.clear()
+        sessions.clear()
+        return site.reply("ok")
+
+    site.answers |= {"/login": login, "/notes": member(listed), "/add": add, "/reset": reset}
+    site.answers |= {f"/page{n}": member(lambda asked: "<p>text</p>") for n in range(3)}
+    return sessions
+
+
+LOGIN = """
+logged_in: {selector: "#out"}
+steps:
+  - goto: https://site.test/login
+  - fill: {selector: "#u", value: ann}
+  - fill: {selector: "#p", value: pw-1234}
+  - press: {key: Enter, selector: "#p"}
+"""
+
+
+@pytest.mark.browser
+async def test_each_visit_has_a_login_of_its_own(tmp_path: Path, ca, site) -> None:
+    build_members(site)["first"] = []
+    made = Collection.create(tmp_path, "site")
+    begin(made)
+    cookies = httpx.Cookies()
+    cookies.set("sid", "first", domain="site.test")
+    async with PageFetcher(site.options, {}, cookies=cookies) as fetcher:
+        with CollectionWriter(made) as writer:
+            for path in ("notes", "page0", "page1", "page2"):
+                writer.write(await fetcher.fetch(HOME + path))
+    steps = tmp_path / "login.yaml"
+    steps.write_text(LOGIN)
+    report = await recorded(made, ca, site, login=read_login(steps, {}))
+    assert {each.name: each.refused for each in report.outcomes} == {f"POST {HOME}add note": ""}
+    session = session_of(made)
+    assert send(session, "add", {"note": "Tea & two biscuits"})[:2] == ("derived", 303)
+    assert b"<li>Tea &amp; two biscuits</li>" in send(session, "notes")[2]

@@ -19,8 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-import httpx
-
 from stillweb import clock
 from stillweb.certs import CertAuthority
 from stillweb.clock import Deadline
@@ -28,20 +26,15 @@ from stillweb.collections.branches import BRANCHES, FormOutcome, RecordedForms, 
 from stillweb.collections.layout import Collection, locked
 from stillweb.collections.learn.proof import Proved, Refusal, objection, prove, touched_labels
 from stillweb.collections.learn.recordings import (
-    AGAIN,
-    REDIRECT,
-    SHOWN,
-    WRITE,
     FormRecordings,
     RecordedBranch,
-    RecordedStep,
 )
 from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.pack.seal import seal
 from stillweb.errors import UpstreamUnreachable
 from stillweb.matching.derived.branch import Branch
 from stillweb.matching.derived.vocabulary import Vocabulary
-from stillweb.model import HTML_TYPES, TEXT_TYPES, Capture, Exchange
+from stillweb.model import HTML_TYPES, TEXT_TYPES, Capture
 from stillweb.options import Option
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
@@ -55,24 +48,22 @@ from stillweb.record.forms.plan import (
 )
 from stillweb.record.forms.scripts import ScriptForm, read_all_scripts
 from stillweb.record.forms.sentinels import LEVELS, sentinels
+from stillweb.record.forms.visits import FormVisits, Variants, Walk
 from stillweb.record.forms.wanted import WantedForms
 from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import (
     PageFetcher,
     cookies_of,
     decoded_body,
-    location_of,
     recorded_fields,
     signed_in_state,
 )
 from stillweb.record.harvest.page import parse_page
-from stillweb.record.htmlforms import FormData, HtmlForm, encode_form
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 from stillweb.record.redaction.redactor import secrets_of
 from stillweb.record.reset import SiteReset
 
-_REDIRECTS = 5
 _UNRECORDED, _WORDS = 8, 8  # pages that are not recorded, and words of theirs that are searched for
 _ALIKE_REFUSED = 2  # forms that look alike, after which no other one is tried in a limited time
 _AS_IT_IS = 2  # sets of values of a form without values: it is sent three times
@@ -134,7 +125,6 @@ class FormsReport:
     environment_id: str = ""
 
 
-_Variants = tuple[FormVariant, ...]
 OnForm = Callable[[FormOutcome, int], None]
 
 
@@ -171,14 +161,14 @@ async def record_forms(
                 report.outcomes += await run.run_scripts(ca, state, on_form)
         found = tuple(run.proved), tuple(report.outcomes), run.vocabulary
         forms = RecordedForms(*found, bool(options.reset))
-        earlier = read_forms(collection) if deadline.is_over else None
+        earlier = read_forms(collection) if deadline.is_over or options.page else None
         write_branches(collection, _with_earlier(forms, earlier) if earlier else forms)
         report.environment_id = (await asyncio.to_thread(seal, collection)).environment_id
         return report
 
 
 def _with_earlier(forms: RecordedForms, earlier: RecordedForms) -> RecordedForms:
-    """Return recorded forms with those of an earlier recording that a limited time left out."""
+    """Return recorded forms with those of an earlier recording that this one left out."""
     if not forms.vocabulary.words:
         return earlier  # the time was over before all documents were read
     reached = {each.name for each in forms.outcomes if each.refused != _NO_TIME}
@@ -187,14 +177,6 @@ def _with_earlier(forms: RecordedForms, earlier: RecordedForms) -> RecordedForms
     known = {each.name for each in outcomes}
     ours = tuple(each for each in forms.outcomes if each.name not in known)
     return replace(forms, branches=(*forms.branches, *unreached), outcomes=(*ours, *outcomes))
-
-
-@dataclass(slots=True)
-class _Walk:
-    """Pages that the first recording of a form visits before and after it (`FormRecordings`)."""
-
-    opened: list[Exchange] = field(default_factory=list)
-    wandered: list[RecordedStep] = field(default_factory=list)
 
 
 class _FormsRun:
@@ -210,15 +192,15 @@ class _FormsRun:
         self._collection = collection
         self._deadline = deadline
         self._writer = writer
+        secrets = secrets_of(collection, options.record.secrets)
+        self._visits = FormVisits(writer, fetcher, secrets, options.reset, options.login, options.values)
         self._scope = scope
         self._options = options
         self._fetcher = fetcher
-        self._secrets = secrets_of(collection, options.record.secrets)
         self._rules = read_rules(collection)
         self._documents: list[Capture] = []
         self._linked: set[str] = set()
         self._words: list[str] | None = None
-        self._before: dict[str, tuple[RecordedStep, RecordedStep]] = {}
         self._variants: list[FormVariant] = []
         self._form_pages: list[str] = []
         self._script_pages: list[str] = []
@@ -256,7 +238,7 @@ class _FormsRun:
         ]
         return [*outcomes, *await self._sequences(longer[: self._options.triples], on_form)]
 
-    async def _sequences(self, sequences: Sequence[_Variants], on_form: OnForm) -> list[FormOutcome]:
+    async def _sequences(self, sequences: Sequence[Variants], on_form: OnForm) -> list[FormOutcome]:
         """Record forms one after the other; the last of each sequence is the one to prove."""
         outcomes = []
         for number, each in enumerate(sequences):
@@ -278,7 +260,7 @@ class _FormsRun:
             self._options.reset,
             self._options.avoid,
             self.vocabulary,
-            self._stored,
+            self._visits.stored,
             self._deadline,
         )
         pages = self._script_pages[: self._options.forms]
@@ -323,7 +305,7 @@ class _FormsRun:
             only.targets if only else None,
         )
 
-    async def _form(self, planned: PlannedForm, after: _Variants = ()) -> FormOutcome:
+    async def _form(self, planned: PlannedForm, after: Variants = ()) -> FormOutcome:
         variant = planned.variant
         name = " then ".join(each.name for each in (*after, variant))
         if planned.refused:
@@ -336,7 +318,7 @@ class _FormsRun:
         except (UpstreamUnreachable, TooLarge) as error:
             return FormOutcome(name, variant.page, str(error))
 
-    async def _proved(self, name: str, variant: FormVariant, after: _Variants) -> FormOutcome:
+    async def _proved(self, name: str, variant: FormVariant, after: Variants) -> FormOutcome:
         recordings = await self._record(variant, after)
         if isinstance(recordings, str):
             return FormOutcome(name, variant.page, recordings)
@@ -354,7 +336,7 @@ class _FormsRun:
     async def _prove(self, recordings: FormRecordings) -> Proved | Refusal:
         return await asyncio.to_thread(prove, recordings, self._rules, self._deadline.check)
 
-    async def _record(self, variant: FormVariant, after: _Variants) -> FormRecordings | str:
+    async def _record(self, variant: FormVariant, after: Variants) -> FormRecordings | str:
         """Record a form with all sets of values; return why it is not worth it, if the first shows that."""
         path = (*after, variant)
         limits = [limit for each in path for limit in each.limits]
@@ -362,33 +344,33 @@ class _FormsRun:
         if limits:
             words, check = self.vocabulary.words, self._deadline.check
             sets = await asyncio.to_thread(lambda: list(sentinels(limits, words, check=check)))
-        first = await self._branch(path, sets[0])
+        first = await self._visits.record(path, sets[0])
         if isinstance(first, str):
             return first
         probes: tuple[str, ...] = ()
-        walk = _Walk()
+        walk = Walk()
         if variant.posts and first.steps[0].exchange.response.status < 400:
             probes = self._probes(variant, first)
-            await self._visit_untouched(variant, probes)
-            first = await self._branch(path, sets[0], probes, walk)
+            await self._visits.visit_untouched(variant, probes)
+            first = await self._visits.record(path, sets[0], probes, walk)
             if isinstance(first, str):
                 return first
         if why := objection(first, searches=not variant.posts):
             return why
         found = self._first_of(path, first, probes)
         touched, _ = await asyncio.to_thread(touched_labels, found, self._deadline.check)
-        again = tuple(url for url in probes if url in touched)
+        again = tuple(url for url in probes if url in touched or self._visits.in_order)
         branches = [first]
         for values in (sets[0], *sets[1 : len(LEVELS)]):
-            branch = await self._branch(path, values, again)
+            branch = await self._visits.record(path, values, again)
             if not isinstance(branch, str):
                 branches.append(branch)
         return replace(
             found, branches=tuple(branches), opened=tuple(walk.opened), wandered=tuple(walk.wandered)
         )
 
-    def _first_of(self, path: _Variants, first: RecordedBranch, probes: Sequence[str]) -> FormRecordings:
-        twins = [self._before[url] for url in probes]
+    def _first_of(self, path: Variants, first: RecordedBranch, probes: Sequence[str]) -> FormRecordings:
+        twins = [self._visits.untouched(url) for url in probes]
         variant = path[-1]
         fields = tuple((each.form.fields[number].name, kind) for each in path for number, kind in each.free)
         return FormRecordings(
@@ -408,7 +390,7 @@ class _FormsRun:
         The words are those of linked pages that are not recorded.
         """
         for word in await self._unrecorded_words():
-            branch = await self._branch((variant,), [word] * len(variant.free))
+            branch = await self._visits.record((variant,), [word] * len(variant.free))
             if isinstance(branch, str):
                 return word
             tried = replace(recordings, branches=(*recordings.branches[:2], branch))
@@ -448,116 +430,6 @@ class _FormsRun:
         allowed = [url for url in urls if not self._options.avoid.forbids("", url)]
         return tuple(allowed[: self._options.pages + 1])
 
-    async def _visit_untouched(self, variant: FormVariant, probes: Sequence[str]) -> None:
-        """Request pages in two visits that do not send the form; each page once for all forms."""
-        missing = [url for url in probes if url not in self._before]
-        twins = []
-        for _ in range(2 if missing else 0):
-            await self._options.reset.run(self._fetcher)
-            visit = replace(self._fetcher, cookies=httpx.Cookies(self._fetcher.cookies))
-            self._redacted(await self._fetch(visit, variant.page))
-            steps = await self._probe(visit, missing)
-            twins.append([RecordedStep(step.label, self._redacted(step.exchange)) for step in steps])
-        self._before |= {one.label: (one, other) for one, other in zip(*twins, strict=True)} if twins else {}
-
-    async def _branch(
-        self, path: _Variants, values: Sequence[str], probes: Sequence[str] = (), walk: _Walk | None = None
-    ) -> RecordedBranch | str:
-        """Send the forms of a path in one visit, and request the pages behind the last one.
-
-        With a walk, all of them are then visited in turn, and requested once more.
-        """
-        await self._options.reset.run(self._fetcher)
-        visit = replace(self._fetcher, cookies=httpx.Cookies(self._fetcher.cookies))
-        left = list(values)
-        sent: list[RecordedStep] = []
-        for number, variant in enumerate(path, start=1):
-            typed, left = left[: len(variant.free)], left[len(variant.free) :]
-            self._store(sent)  # of the form before
-            found = await self._open_and_send(visit, variant, typed)
-            if isinstance(found, str):
-                return found
-            opened, sent = found
-            if walk is not None:
-                earlier = sent[1:] if number < len(path) else []
-                walk.opened += [self._redacted(each) for each in (opened, *(s.exchange for s in earlier))]
-        variant = path[-1]
-        shown = sent[-1].exchange.request.url
-        if variant.posts:
-            if len(sent) > 1:
-                sent[-1] = RecordedStep(SHOWN, sent[-1].exchange)
-                sent.append(RecordedStep(AGAIN, await self._fetch(visit, shown)))
-            own = {step.exchange.request.url for step in sent[1:]}
-            sent += await self._probe(visit, [url for url in probes if url not in own])
-        self._redacted(opened)  # learns the visit's secrets
-        if walk is not None:
-            led_to = [step.exchange.request.url for step in sent if step.label == AGAIN]
-            walk.wandered = await self._wander(visit, list(dict.fromkeys((*led_to, *probes))))
-        return RecordedBranch(tuple(values), self._store(sent))
-
-    async def _wander(self, visit: PageFetcher, urls: Sequence[str]) -> list[RecordedStep]:
-        """Visit pages one after the other as one visitor, then return all of them as they are then."""
-        for url in urls:
-            await self._fetch(visit, url)
-        steps = await self._probe(visit, urls)
-        return [RecordedStep(step.label, self._redacted(step.exchange)) for step in steps]
-
-    def _store(self, steps: Sequence[RecordedStep]) -> tuple[RecordedStep, ...]:
-        return tuple(RecordedStep(step.label, self._stored(step.exchange)) for step in steps)
-
-    async def _open_and_send(
-        self, visit: PageFetcher, variant: FormVariant, values: Sequence[str]
-    ) -> tuple[Exchange, list[RecordedStep]] | str:
-        """Open the page of a form and send the form; return the page and the steps."""
-        opened = await self._fetch(visit, variant.page)
-        page = parse_page(variant.page, decoded_body(opened))
-        forms = page.posts if variant.posts else page.forms
-        form = next((each for each in forms if _same(each, variant.form)), None)
-        if form is None:
-            return "the page has no such form any more"
-        pairs = variant.pairs(form, values, self._options.values)
-        return opened, await self._send(visit, variant, form, pairs)
-
-    async def _send(
-        self, visit: PageFetcher, variant: FormVariant, form: HtmlForm, pairs: FormData
-    ) -> list[RecordedStep]:
-        """Send a form and follow its redirects."""
-        body, kind = encode_form(pairs, multipart=form.multipart and variant.posts)
-        if variant.posts:
-            fields = (("Content-Type", kind),)
-            sent = await visit.fetch(form.action, referer=variant.page, body=body, fields=fields)
-            visit.keep_cookies(sent)
-        else:
-            url = f"{form.action.partition('?')[0]}?{body.decode('ascii')}"
-            sent = await self._fetch(visit, url, variant.page)
-        steps = [RecordedStep(WRITE, sent)]
-        while (location := location_of(steps[-1].exchange)) and len(steps) <= _REDIRECTS:
-            exchange = await self._fetch(visit, location, variant.page)
-            steps.append(RecordedStep(f"{REDIRECT} {len(steps)}", exchange))
-        return steps
-
-    async def _probe(self, visit: PageFetcher, urls: Sequence[str]) -> list[RecordedStep]:
-        """Request pages as next ones of a visit; cookies that one of them sets are not sent for another."""
-        exchanges = await asyncio.gather(*(visit.fetch(url) for url in urls))
-        return [RecordedStep(url, exchange) for url, exchange in zip(urls, exchanges, strict=True)]
-
-    async def _fetch(self, visit: PageFetcher, url: str, referer: str = "") -> Exchange:
-        exchange = await visit.fetch(url, referer=referer)
-        visit.keep_cookies(exchange)
-        return exchange
-
-    def _redacted(self, exchange: Exchange) -> Exchange:
-        return exchange if self._secrets is None else self._secrets.redact(exchange, None)[0]
-
-    def _stored(self, exchange: Exchange) -> Exchange:
-        """Write an exchange; return it as it was written."""
-        if self._secrets is None:
-            self._writer.write(exchange, None)
-            return exchange
-        redacted = self._secrets.redact(exchange, None)
-        self._writer.write(*redacted)
-        return redacted[0]
-
 
 def _chosen(planned: list[PlannedForm], targets: Sequence[str] | None) -> list[PlannedForm]:
     """Return the POST forms with own text that are sent to some targets, in their order; or all forms.
@@ -575,7 +447,7 @@ def _chosen(planned: list[PlannedForm], targets: Sequence[str] | None) -> list[P
     return first_of_each_kind(sorted(found, key=lambda each: order[target_of(each)]))
 
 
-def _names(variants: _Variants) -> tuple[str, ...]:
+def _names(variants: Variants) -> tuple[str, ...]:
     return tuple(each.name for each in variants)
 
 
@@ -588,8 +460,3 @@ def _pairs(variants: Sequence[FormVariant]) -> list[tuple[FormVariant, FormVaria
         for pair in ((earlier, later), (later, earlier))
     ]
     return [*both, *((each, each) for each in variants)]
-
-
-def _same(one: HtmlForm, other: HtmlForm) -> bool:
-    names = [each.name for each in one.fields]
-    return one.action == other.action and names == [each.name for each in other.fields]
