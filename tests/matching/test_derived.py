@@ -75,8 +75,11 @@ def test_a_split_text_is_joined_to_itself(text: bytes, values: list[str]) -> Non
     assert render(Template.of(split(text, encoded).atoms), encoded) == text
 
 
+TEXT_NAMES = [name for name in NAMES if not name.startswith("date-")]  # other texts have no such notation
+
+
 @settings(max_examples=30)
-@given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4), st.text("abc <>.", max_size=20))
+@given(st.lists(st.sampled_from(TEXT_NAMES), min_size=1, max_size=4), st.text("abc <>.", max_size=20))
 def test_a_template_of_two_recordings_reproduces_both_and_never_guesses(
     names: list[str], around: str
 ) -> None:

@@ -276,7 +276,7 @@ def test_a_length_is_derived_within_the_recorded_ones(text: str) -> None:
     answered = session.write(NOTE, text.strip())
     cart = session.send(get("/cart")) if answered else None
     assert session.send(get("/notes")) is not None
-    assert (cart is not None) == (text in ("Call Ada", "Buy 12 oats now"))
+    assert (cart is not None) == (text in ("Call Ada", "Buy oats, quickly", "Buy 12 oats now"))
 
 
 def test_a_number_that_two_recordings_make_look_like_a_length_is_refused() -> None:

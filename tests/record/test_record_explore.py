@@ -105,6 +105,12 @@ def test_what_cannot_be_undone_is_left_alone_unless_requested(name):
     assert [offer.act.control for offer in wanted.offers if offer.act.do == "click"] == ["1"]
 
 
+def test_what_a_form_with_text_is_for_is_left_alone_except_by_record_forms() -> None:
+    assert AvoidRules.of().forbids('button "Publish"')
+    assert not AvoidRules.of(sends=True).forbids('button "Publish"')
+    assert AvoidRules.of(sends=True).forbids('button "Delete"')
+
+
 @given(st.integers(1, 30), st.integers(1, 5), st.integers(0, 99))
 def test_of_many_alike_some_are_drawn_always_the_same(count, alike, seed):
     rows = [control(str(n), "button", "Add", kind="row") for n in range(count)]

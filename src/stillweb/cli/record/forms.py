@@ -35,7 +35,7 @@ def forms(name: str, options: FormsOptions, reach: CrawlOptions, **given: Any) -
       stillweb replay shop --derived
     """
     addition = Addition.of(name, options.record, given)
-    avoid = AvoidRules.of(given["explore_skip"])
+    avoid = AvoidRules.of(given["explore_skip"], sends=True)
     options = replace(options, avoid=avoid, login=addition.login, record=addition.record)
     scope = addition.scope(reach)
     with progress() as bar:

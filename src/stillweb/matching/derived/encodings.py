@@ -1,9 +1,9 @@
 """The fixed set of encodings in which a value may occur in a response.
 
 An encoding is a change of the text (`lower`, `slug`), then a digest or up to two markups (`html` in `json`).
-Several encodings often give the same bytes for one value: "Qyv" is the same as text and in HTML. A slot of a
-template therefore keeps every encoding that all recordings allow, and refuses values on which these differ.
-Pure.
+A date may also have another notation. Several encodings often give the same bytes for one value: "Qyv" is the
+same as text and in HTML. A slot of a template therefore keeps every encoding that all recordings allow, and
+refuses values on which these differ. Pure.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import re
 import unicodedata
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import date
 from functools import lru_cache, partial
 from hashlib import md5, sha1, sha256
 from itertools import product
@@ -24,6 +26,43 @@ MEASURES = ("bytes", "chars", "lf-bytes", "lf-chars")
 """Lengths of a value that a site may show."""
 
 _Text = Callable[[str], str]
+_Change = Callable[[str], str | None]
+
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+    "November", "December",
+)  # fmt: skip
+_AP_MONTHS = (  # as the Associated Press writes them, and Django by default
+    "Jan.", "Feb.", "March", "April", "May", "June", "July", "Aug.", "Sept.", "Oct.", "Nov.", "Dec.",
+)  # fmt: skip
+_NOTATIONS = {
+    "date-us": "{0.month:02}/{0.day:02}/{0.year}",
+    "date-us-short": "{0.month}/{0.day}/{0.year}",
+    "date-slashes": "{0.day:02}/{0.month:02}/{0.year}",
+    "date-dots": "{0.day:02}.{0.month:02}.{0.year}",
+    "date-year": "{0.year}/{0.month:02}/{0.day:02}",
+    "date-digits": "{0.year}{0.month:02}{0.day:02}",
+    "date-long": "{month} {0.day}, {0.year}",
+    "date-day-long": "{0.day} {month} {0.year}",
+    "date-month": "{month:.3} {0.day}, {0.year}",
+    "date-month-zero": "{month:.3} {0.day:02}, {0.year}",
+    "date-day-month": "{0.day} {month:.3} {0.year}",
+    "date-ap": "{ap} {0.day}, {0.year}",
+}
+
+
+def _dated(notation: str) -> _Change:
+    """Return the change of an ISO date into another notation; None for any other text."""
+
+    def write(text: str) -> str | None:
+        if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text, re.ASCII):
+            return None
+        with suppress(ValueError):
+            day = date.fromisoformat(text)
+            return notation.format(day, month=_MONTHS[day.month - 1], ap=_AP_MONTHS[day.month - 1])
+        return None
+
+    return write
 
 
 def _slug(joint: str) -> _Text:
@@ -34,7 +73,7 @@ def _slug(joint: str) -> _Text:
     return slug
 
 
-_CHANGES: dict[str, _Text] = {
+_CHANGES: dict[str, _Change] = {
     PLAIN: lambda text: text,
     "trim": lambda text: text.strip(),
     "lf": lambda text: text.replace("\r\n", "\n"),  # a browser sends lines with CRLF, many sites store LF
@@ -42,6 +81,7 @@ _CHANGES: dict[str, _Text] = {
     "upper": lambda text: text.upper(),
     "slug": _slug("-"),
     "slug_": _slug("_"),
+    **{name: _dated(notation) for name, notation in _NOTATIONS.items()},
 }
 
 
@@ -173,7 +213,8 @@ class Encodings:
     def _all_by_bytes(self) -> dict[bytes, frozenset[str]]:
         changes: dict[str, list[str]] = {}
         for change in _CHANGES:
-            changes.setdefault(self.text(change) or "", []).append(change)
+            if (text := self.text(change)) is not None:
+                changes.setdefault(text, []).append(change)
         found: dict[str, frozenset[str]] = {}
         for changed, same in changes.items():
             for text, orders in self._orders(changed).items():
@@ -197,7 +238,7 @@ class Encodings:
     def measure(self, name: str) -> int:
         """Return a length of the value: "bytes" or "chars", of the text as sent or with LF ("lf-bytes")."""
         unit = name.rpartition("-")[2]
-        text = _CHANGES["lf"](self._value) if name != unit else self._value
+        text = self._value.replace("\r\n", "\n") if name != unit else self._value
         return len(text.encode("utf-8", "surrogatepass")) if unit == "bytes" else len(text)
 
     def agreed(self, names: frozenset[str]) -> bytes | None:

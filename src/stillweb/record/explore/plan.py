@@ -82,11 +82,20 @@ class AvoidRules:
     addresses: tuple[re.Pattern[str], ...] = ()
 
     @classmethod
-    def of(cls, skip: Sequence[str] = (), *, destructive: bool = False) -> AvoidRules:
-        """Return the list of destructive controls, unless they are wanted, and the user's patterns."""
+    def of(cls, skip: Sequence[str] = (), *, destructive: bool = False, sends: bool = False) -> AvoidRules:
+        """Return the list of destructive controls, unless they are wanted, and the user's patterns.
+
+        Args:
+            skip: the user's patterns.
+            destructive: whether all listed controls are wanted.
+            sends: whether controls that publish a text are wanted.
+        """
         own = tuple(re.compile(pattern, re.IGNORECASE) for pattern in skip)
+        if destructive:
+            return cls(own, own)
         listed = _listed()
-        return cls(own, own) if destructive else cls(listed.names + own, listed.addresses + own)
+        sending = () if sends else listed["sends"]
+        return cls((*listed["names"], *sending, *own), (*listed["addresses"], *own))
 
     def hits(self, control: Control) -> bool:
         """Return True if a control must be left alone."""
@@ -103,13 +112,12 @@ class AvoidRules:
 
 
 @cache
-def _listed() -> AvoidRules:
+def _listed() -> dict[str, tuple[re.Pattern[str], ...]]:
     loaded = yaml.safe_load(files(__package__).joinpath("destructive.yaml").read_text("utf-8"))
-    names, addresses = (
-        tuple(re.compile(pattern, re.IGNORECASE) for pattern in loaded[each])
-        for each in ("names", "addresses")
-    )
-    return AvoidRules(names, addresses)
+    return {
+        each: tuple(re.compile(pattern, re.IGNORECASE) for pattern in loaded[each])
+        for each in ("names", "addresses", "sends")
+    }
 
 
 def make_plan(

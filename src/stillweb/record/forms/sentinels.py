@@ -3,7 +3,7 @@
 The first values are short. The first begins with "Aa" and the second with "zy", so that a list that the site
 sorts shows them at different places. The further ones differ from them in everything that a site may compute:
 length, number and kind of words, first letter. Each further set shows more of what people write: sentences,
-quotes, markup, lines.
+short before long, quotes, markup, lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stillweb.matching.derived.domain import Kind
 
 _CONSONANTS, _VOWELS = "bdfgklmnprtvz", "aeiou"
 _ATTEMPTS = 200  # to find a word that begins as wanted
-_NUMBERS = (17, 23, 2, 29, 11, 31, 8, 19)
+_NUMBERS = (17, 23, 2, 29, 11, 31, 8, 19, 5, 37)
 _DATES = (
     "2031-05-17",
     "2033-11-28",
@@ -27,6 +27,8 @@ _DATES = (
     "2035-12-02",
     "2036-03-13",
     "2029-07-05",
+    "2031-09-14",
+    "2032-04-26",
 )
 
 _MAILS = (
@@ -38,12 +40,16 @@ _MAILS = (
     "{7}+{8}@{9}.example",
     "{2}41.{7}8@{4}.example",
     "{4}.{2}@{6}.example",
+    "{3}.{5}@{8}.example",
+    "{9}@{2}.example",
 )
 _LINES = "{7} {2} {3} {4} {5}, {1} {6}.\r\n{8} {9} {1} {2} {3} {4} {5} {6} 2026 {8} {9} {0}.\r\n\r\n{1} {4}."
 LEVELS: tuple[tuple[str, int], ...] = (
     ("{0}", 0),
     ("{1}{2}", 0),
     ("{2} {1} 41 {3}", 0),
+    ("{8}, {2}. {0} - {1}!", 0),
+    ("{9}; {1}: {3} {4}?", 0),
     ("{3} {4}, {2} {1}. {0} {5} - {6} {7}! {1} {2}? {8} {4} 9, {9}.", 0),
     ("{4} ({1}): {2}'s {3}; {0}-{5}, \u00e4{6} {7}\u00e9 {8}", 0),
     ('{5} & {2} "{3}" {4} / {1} #{6} 50% {7} + {8} = {0}', 0),
@@ -54,6 +60,7 @@ LEVELS: tuple[tuple[str, int], ...] = (
 
 Each begins with another word, and words begin with different letters, so that an initial shows.
 """
+_LONG = 5  # the level of a long text in one line
 
 
 def sentinels(
@@ -85,7 +92,7 @@ def sentinels(
             if kind == "text" and longest and len(text) > longest:
                 text = text[:longest].rsplit(" ", 1)[0]
             if kind == "text" and needed and longest and longest < needed * 10:
-                text = _value(kind, 3, LEVELS[3][0], mine)[:longest].rsplit(" ", 1)[0]
+                text = _value(kind, _LONG, LEVELS[_LONG][0], mine)[:longest].rsplit(" ", 1)[0]
             texts.append(text)
         yield tuple(texts)
 
