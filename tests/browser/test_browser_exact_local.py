@@ -21,11 +21,11 @@ BUSY = "<script>for (let i = 0, at = 0; i < 2e7; i++) at += i;</script>"  # the 
 SVG = "<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>"
 
 
-async def shown(rig, body, *, other="", slowness=1):
+async def shown(rig, body, *, other="", data=b"data", slowness=1):
     """Return the lines of a page's log, and the flags; the renderer's scripts take `slowness` times as long."""
     rig.site.pages[HOME] = LOG + body
     rig.site.pages[f"{HOME}other"] = other
-    rig.site.pages[f"{HOME}data"] = ("text/plain", b"data")
+    rig.site.pages[f"{HOME}data"] = ("text/plain", data)
     async with rig.visit(Level.EXACT) as visit:
         probe = await PageProbe.of(visit.page)
         await probe.send("Emulation.setCPUThrottlingRate", rate=slowness)
@@ -244,3 +244,11 @@ async def test_fullscreen_comes_at_the_instant_of_the_click(rig):
         assert lines[-6:] == [f"{what} {time}" for time in times for what in once]
         assert sorted(line.split()[0] for line in lines[:-6]) == ["denied", "fullscreenerror", "none"]
         assert state_of(visit.context).exact.flags == []
+
+
+async def test_what_a_cache_adds_is_written_before_the_next_answer(rig):
+    body = """<script>addEventListener('load', async () => { const c = await caches.open('c'); fetch('/next').then(() => L('next'));
+        c.add('/missing').catch(({ name, message }) => L(`${name} ${message}`)); await c.addAll(['/data', new Request('/data?2')]); L(`added ${(await c.keys()).length}`); });</script>"""
+    lines, flags = await shown(rig, body, data=bytes(9_000_000))
+    assert lines == ["added 2", "TypeError Failed to execute 'add' on 'Cache': Request failed", "next"]
+    assert flags == []
