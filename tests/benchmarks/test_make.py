@@ -61,6 +61,7 @@ def test_the_report_of_an_audit_shows_goals_and_meanings(tmp_path):
     html = (tmp_path / "audit.html").read_text()
     assert "Open &lt;b&gt; the menu." in html
     assert all(MEANINGS[kind] in html for kind in ("untouched", "no oracle"))
+    assert '<td class="id">t1</td>' in html  # on one line, however long the detail beside it
 
 
 def test_every_finding_of_an_audit_has_a_meaning():
