@@ -40,7 +40,7 @@ from stillweb.record.harvest.misses import is_plain_post
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 from stillweb.record.recording import begin_addition
-from stillweb.record.redaction.redactor import Secrets, secrets_of
+from stillweb.record.redaction.redactor import Secrets, secrets_of, write_redacted
 from stillweb.record.redaction.sweep import sweep
 from stillweb.replay import ReplayClient, ensure_sealed
 from stillweb.replay.ledger.file import LedgerLine
@@ -273,12 +273,7 @@ class _LiveSite:
         if status in BUSY or (body is not None and status in WITHOUT_PAGE):
             return None
         self._note_document(request)
-        if self._secrets is None:
-            self._writer.write(exchange, None)
-            return exchange
-        redacted = self._secrets.redact(exchange, None)
-        self._writer.write(*redacted)
-        return redacted[0]
+        return write_redacted(self._writer, self._secrets, exchange)
 
     def _note_document(self, request: Request) -> None:
         if destination(request.headers) != "document":

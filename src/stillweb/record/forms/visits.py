@@ -30,7 +30,7 @@ from stillweb.record.harvest.page import parse_page
 from stillweb.record.harvest.tree import parse_tree
 from stillweb.record.htmlforms import FormData, HtmlForm, encode_form
 from stillweb.record.login.steps import Login, LoginIndicator
-from stillweb.record.redaction.redactor import Secrets
+from stillweb.record.redaction.redactor import Secrets, write_redacted
 from stillweb.record.reset import SiteReset
 
 _REDIRECTS = 5
@@ -209,12 +209,7 @@ class FormVisits:
 
     def stored(self, exchange: Exchange) -> Exchange:
         """Write an exchange; return it as it was written."""
-        if self.secrets is None:
-            self.writer.write(exchange, None)
-            return exchange
-        redacted = self.secrets.redact(exchange, None)
-        self.writer.write(*redacted)
-        return redacted[0]
+        return write_redacted(self.writer, self.secrets, exchange)
 
 
 def _same(one: HtmlForm, other: HtmlForm) -> bool:

@@ -21,7 +21,7 @@ import httpx
 from pydantic import TypeAdapter
 
 from stillweb.certs import CertAuthority
-from stillweb.clock import Deadline, monotonic
+from stillweb.clock import monotonic
 from stillweb.collections.layout import Collection, locked
 from stillweb.collections.manifest import write_atomically
 from stillweb.collections.warc.writer import CollectionWriter
@@ -43,7 +43,7 @@ from stillweb.record.harvest.fetch import (
 )
 from stillweb.record.harvest.frontier import HarvestFrontier, Pending
 from stillweb.record.harvest.misses import PlainRequest, plain_requests
-from stillweb.record.harvest.options import HarvestOptions, HarvestReport
+from stillweb.record.harvest.options import HarvestBudget, HarvestOptions, HarvestReport
 from stillweb.record.harvest.page import HtmlPage, Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
 from stillweb.record.harvest.scripted import ScriptRequests
@@ -51,7 +51,7 @@ from stillweb.record.harvest.typed import TypedText
 from stillweb.record.harvest.words import typed_form
 from stillweb.record.htmlforms import HtmlForm, form_requests
 from stillweb.record.recording import begin_addition, repair_archive
-from stillweb.record.redaction.redactor import secrets_of
+from stillweb.record.redaction.redactor import secrets_of, write_redacted
 from stillweb.record.redaction.sweep import sweep
 from stillweb.record.tokens import CsrfTokens
 from stillweb.urls import wire_url
@@ -140,8 +140,8 @@ class _Harvest:
         self._forms_left = options.forms
         self._post_forms = PostForms()
         self._tokens = CsrfTokens()
-        self._end = self._deadline = Deadline.after(options.seconds or None)
         self.report = HarvestReport()
+        self._budget = HarvestBudget(options, self.report)
         self.robots: Robots | None = None
         self._visit: PageFetcher | None = None
 
@@ -167,11 +167,11 @@ class _Harvest:
             known += posts
         try:
             plain = await self._plain(missed, known)
-            self._limit_time(_MISSES_SHARE)
+            self._budget.limit_time(_MISSES_SHARE)
             for requests, is_wanted in plain:
                 await self._send_plain(fetcher, requests, is_wanted)
             self.typed.add_requests(missed, known, self._options.misses, self._options.walked)
-            self._limit_time(1.0)
+            self._budget.limit_time(1.0)
             while await self._fetch_all(fetcher):
                 await self._send_forms(fetcher)
             for requests, is_wanted in plain:  # an application in one page has few links, and time is left
@@ -189,7 +189,7 @@ class _Harvest:
     ) -> list[tuple[list[PlainRequest], Callable[[Exchange], bool]]]:
         """Return the requests that need no page, each group with the answers of it that are wanted."""
         scripts = ScriptRequests(
-            self._collection, self._documents, self._recorded, self._links_of, self._is_over
+            self._collection, self._documents, self._recorded, self._links_of, self._budget.is_over
         )
         unsafe = bool(self._options.forms)
         return [
@@ -221,7 +221,7 @@ class _Harvest:
             at_start = url in order and url not in parsed
             self._frontier.add(url, "", _SEEDS_SHARE / len(seeds) if at_start else _OTHERS_SHARE / len(fresh))
         for capture in sorted(latest.values(), key=lambda each: order.get(each.url, len(order))):
-            if self._is_late(-_MISSES_SHARE * (self._options.seconds or 0.0)):
+            if self._budget.is_late(-_MISSES_SHARE * (self._options.seconds or 0.0)):
                 break  # the next harvest parses the others
             pending = self._frontier.mark_taken(capture.url)
             self._take_page(pending, self._collection.read_capture(capture))
@@ -297,7 +297,7 @@ class _Harvest:
             forms = False
             while True:
                 forms = forms or self._is_forms_turn_soon()
-                pending = None if forms or self._is_over() else self._next()
+                pending = None if forms or self._budget.is_over() else self._next()
                 if pending is None:
                     if running:
                         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -339,30 +339,10 @@ class _Harvest:
 
     def _comes_first(self, post: PostForm) -> bool:
         """Return whether a POST form is likelier than the pages that its requests could fetch instead."""
-        if self._forms_left <= 0 or (self._is_over() and self.report.ended_by != "--pages"):
+        if self._forms_left <= 0 or (self._budget.is_over() and self.report.ended_by != "--pages"):
             return False
         least = 0.0 if self.report.ended_by else _FORM_COST * self._frontier.peek()
         return self._frontier.weight_of(post.key) >= least
-
-    def _limit_time(self, share: float) -> None:
-        """Set the end of the next phase to a share of the time that is left."""
-        left = self._end.left
-        self._deadline = Deadline.after(None if left is None else share * left)
-
-    def _is_late(self, after: float = 0.0) -> bool:
-        """Return True from some seconds after the end of the time on."""
-        return self._end.at is not None and monotonic() >= self._end.at + after
-
-    def _is_over(self) -> bool:
-        options, report = self._options, self.report
-        limits = {
-            "--pages": report.pages >= options.pages,
-            "--requests": options.requests is not None and report.requests >= options.requests,
-            "--size": options.size is not None and report.body_bytes >= options.size,
-            "--time": self._deadline.is_over,
-        }
-        report.ended_by = next((name for name, reached in limits.items() if reached), "")
-        return bool(report.ended_by)
 
     async def _fetch_page(self, fetcher: PageFetcher, pending: Pending) -> None:
         if pending.request is not None:
@@ -400,7 +380,7 @@ class _Harvest:
         for resource in resources:
             if resource.url in self._recorded:
                 continue
-            if self._is_late(_FINISH):
+            if self._budget.is_late(_FINISH):
                 return
             self._recorded.add(resource.url)
             exchange = await self._fetch(fetcher, resource.url, resource.destination, referer)
@@ -431,10 +411,7 @@ class _Harvest:
         return exchange
 
     def _write(self, exchange: Exchange) -> None:
-        if self._secrets is None:
-            self._writer.write(exchange, None)
-        else:
-            self._writer.write(*self._secrets.redact(exchange, None))
+        write_redacted(self._writer, self._secrets, exchange)
         self.report.requests += 1
         self.report.body_bytes += len(exchange.response.raw_body)
 
@@ -573,7 +550,7 @@ class _Harvest:
         async def work() -> None:
             for request in waiting:
                 avoided = self._options.avoid.forbids("", request.url)
-                if request.key in self._recorded or avoided or self._is_over():
+                if request.key in self._recorded or avoided or self._budget.is_over():
                     continue
                 self._recorded.add(request.key)
                 if not await self._is_allowed(fetcher, request.url):

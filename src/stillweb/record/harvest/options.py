@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
+from stillweb.clock import Deadline, monotonic
 from stillweb.collections.misses import Missed
 from stillweb.options import Option
 from stillweb.record.explore.plan import AvoidRules
@@ -95,3 +96,33 @@ class HarvestReport:
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
         return {**asdict(self), "statuses": {str(k): v for k, v in sorted(self.statuses.items())}}
+
+
+class HarvestBudget:
+    """The limits of a harvest, and how much of them is used."""
+
+    def __init__(self, options: HarvestOptions, report: HarvestReport) -> None:
+        self._options = options
+        self._report = report
+        self._end = self._phase_end = Deadline.after(options.seconds or None)
+
+    def limit_time(self, share: float) -> None:
+        """Set the end of the next phase to a share of the time that is left."""
+        left = self._end.left
+        self._phase_end = Deadline.after(None if left is None else share * left)
+
+    def is_late(self, after: float = 0.0) -> bool:
+        """Return True from some seconds after the end of the time on."""
+        return self._end.at is not None and monotonic() >= self._end.at + after
+
+    def is_over(self) -> bool:
+        """Return whether a limit is reached; the report says which."""
+        options, report = self._options, self._report
+        limits = {
+            "--pages": report.pages >= options.pages,
+            "--requests": options.requests is not None and report.requests >= options.requests,
+            "--size": options.size is not None and report.body_bytes >= options.size,
+            "--time": self._phase_end.is_over,
+        }
+        report.ended_by = next((name for name, reached in limits.items() if reached), "")
+        return bool(report.ended_by)

@@ -42,7 +42,7 @@ from stillweb.record.proxy.flows import (
 )
 from stillweb.record.proxy.running import RecordingProxy, RequestOutcome, RequestRecord, response_fingerprint
 from stillweb.record.proxy.upstream import AddressRefused, UpstreamResolver
-from stillweb.record.redaction.redactor import secrets_of
+from stillweb.record.redaction.redactor import secrets_of, write_redacted
 from stillweb.record.redaction.sweep import sweep, sweep_baseline
 from stillweb.urls import to_timestamp
 
@@ -338,10 +338,7 @@ class Recorder:
             recording.note_version(
                 exchange.request.url, resource, sha256(exchange.response.raw_body).digest()
             )
-        if self._secrets is None:
-            self._writer.write(exchange, beside)
-        else:
-            self._writer.write(*self._secrets.redact(exchange, beside))
+        write_redacted(self._writer, self._secrets, exchange, beside)
         recording.exchanges += 1
         recording.body_bytes += len(exchange.response.raw_body)
         recording.failed.pop(exchange.request.url, None)

@@ -42,6 +42,7 @@ from stillweb.urls import host_of
 
 if TYPE_CHECKING:
     from stillweb.collections.layout import Collection
+    from stillweb.collections.warc.writer import CollectionWriter
     from stillweb.record.options import SecretsOptions
 
 
@@ -252,6 +253,17 @@ class _SecretSource:
     where: str
     name: str
     host: str
+
+
+def write_redacted(
+    writer: CollectionWriter, secrets: Secrets | None, exchange: Exchange, beside: RecordFrames | None = None
+) -> Exchange:
+    """Write an exchange without secrets, or as it is if secrets are kept; return what was written."""
+    redactions: tuple[Redaction, ...] = ()
+    if secrets is not None:
+        exchange, beside, redactions = secrets.redact(exchange, beside)
+    writer.write(exchange, beside, redactions)
+    return exchange
 
 
 def secrets_of(collection: Collection, options: SecretsOptions) -> Secrets | None:
