@@ -25,7 +25,7 @@ async def shown(rig, body, *, other="", data=b"data", slowness=1):
     """Return the lines of a page's log, and the flags; the renderer's scripts take `slowness` times as long."""
     rig.site.pages[HOME] = LOG + body
     rig.site.pages[f"{HOME}other"] = other
-    rig.site.pages[f"{HOME}data"] = ("text/plain", data)
+    rig.site.pages[f"{HOME}data"] = ("text/javascript", data)
     async with rig.visit(Level.EXACT) as visit:
         probe = await PageProbe.of(visit.page)
         await probe.send("Emulation.setCPUThrottlingRate", rate=slowness)
@@ -251,4 +251,12 @@ async def test_what_a_cache_adds_is_written_before_the_next_answer(rig):
         c.add('/missing').catch(({ name, message }) => L(`${name} ${message}`)); await c.addAll(['/data', new Request('/data?2')]); L(`added ${(await c.keys()).length}`); });</script>"""
     lines, flags = await shown(rig, body, data=bytes(9_000_000))
     assert lines == ["added 2", "TypeError Failed to execute 'add' on 'Cache': Request failed", "next"]
+    assert flags == []
+
+
+async def test_one_shared_worker_with_two_connections_begins(rig):
+    body = """<script>for (const n of [1, 2]) { const w = new SharedWorker('/data', 'one'); w.port.onmessage = ({ data }) => L(`${n} ${data}`); w.port.postMessage(n); }</script>"""
+    code = b"let count = 0; onconnect = ({ ports: [port] }) => { port.onmessage = ({ data }) => port.postMessage(`${data} ${++count}`); };"
+    lines, flags = await shown(rig, body, data=code)
+    assert lines == ["1 1 1", "2 2 2"]
     assert flags == []

@@ -15,7 +15,7 @@
   const queue = []; // {ready, ended, deliver, rank}, in the order of the calls
   const busy = new Set(); // promises of work that ends with events of its own
   const within = (promise) => NativePromise.race([promise, new NativePromise((resolve) => nativeTimeout(resolve, PATIENCE, "late"))]);
-  const starting = new Set(); // workers that have been created and have not begun
+  const starting = new Map(); // workers that have been created and have not begun -> what is one for equal ones
   const before = []; // calls before each delivery
   const flags = [];
   const flag = (what) => { if (!flags.includes(what)) flags.push(what); };
@@ -377,7 +377,7 @@
   let asked = 0;
   // Between its creation and its first event nothing shows a worker to the driver, so the creator reports it: until the
   // first message of a dedicated worker (worker.js), or the connection of a shared one, or its failure.
-  hooks.starting = () => starting.size;
+  hooks.starting = () => new Set(starting.values()).size;
   const begun = (worker) => { if (starting.delete(worker) && !starting.size) hooks.started?.(); };
   // A worker whose script does not load or parse: its thread says so at any time, the page is told at a rest.
   const failed = (worker, event) => {
@@ -409,7 +409,7 @@
     native.prototype.constructor = globalThis[name];
   };
   creates("Worker", (worker) => {
-    starting.add(worker);
+    starting.set(worker, worker);
     made += 1;
     invoke(listen, worker, "message", (event) => {
       if (event.data !== pin.control) return;
@@ -467,15 +467,15 @@
   };
   const { get: portOf } = getOwnPropertyDescriptor(globalThis.SharedWorker?.prototype ?? {}, "port") ?? {};
   let connections = null;
-  creates("SharedWorker", (worker, [url]) => {
+  creates("SharedWorker", (worker, [url, options]) => {
     if (globalThis.top !== globalThis) flag("a shared worker has several documents, which race to it");
     const port = invoke(portOf, worker);
     sends(port, post, link(port));
     connections ??= internal("connections");
     if (!connections || /^data:/i.test(url)) return;
-    starting.add(worker);
+    starting.set(worker, `${new URL(url, location)} ${options?.name ?? options ?? ""}`);
     connections.onmessage = () => {
-      const [first] = [...starting].filter((each) => each instanceof SharedWorker);
+      const [first] = [...starting.keys()].filter((each) => each instanceof SharedWorker);
       begun(first);
     };
   });
