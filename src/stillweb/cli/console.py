@@ -24,7 +24,7 @@ from stillweb.clock import monotonic
 from stillweb.text import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import Progress, Task, TaskID
 
 
@@ -43,7 +43,7 @@ def stdout(*, width: int | None = None) -> Console:
 
 
 def _console(file: IO[str], width: int | None = None) -> Console:
-    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.console import Console, ConsoleOptions
     from rich.segment import Segment
 
     class PrintableConsole(Console):
@@ -91,10 +91,7 @@ class _TaskLines:
         if self._bar.console.is_terminal or now - self._last.setdefault(task.id, now) < seconds:
             return
         self._last[task.id] = now
-        total = "" if task.total is None else f" of {task.total:.0f}"
-        count = f"{task.completed:.0f}{total}, " if total or task.completed else ""
-        text = f"{task.elapsed or 0:.0f} s: {count}{task.description}"
-        self._bar.console.print(text, markup=False, soft_wrap=True)
+        self._bar.console.print(_task_line(task), markup=False, soft_wrap=True)
 
     def _print_silent(self) -> None:
         while not self._stopped.wait(SILENT_SECONDS / 4):
@@ -103,11 +100,17 @@ class _TaskLines:
                     self.print(task, SILENT_SECONDS)
 
 
+def _task_line(task: Task) -> str:
+    total = "" if task.total is None else f" of {task.total:.0f}"
+    count = f"{task.completed:.0f}{total}, " if total or task.completed else ""
+    return f"{task.elapsed or 0:.0f} s: {count}{task.description}"
+
+
 def progress(*, rate: str = "") -> Progress:
     """Return a progress bar on stderr: description, bar, count, time.
 
-    Where stderr is not a terminal, each task also prints a line every `LINE_SECONDS` while it advances, and
-    every `SILENT_SECONDS` while it does not.
+    Where stderr is not a terminal, each task prints lines instead: every `LINE_SECONDS` while it advances,
+    every `SILENT_SECONDS` while it does not, and one at its end.
 
     Args:
         rate: unit of the count, such as "pages", to show its rate and the remaining time too.
@@ -131,8 +134,15 @@ def progress(*, rate: str = "") -> Progress:
 
     class LineProgress(Progress):
         def __init__(self, *columns: ProgressColumn, console: Console) -> None:
+            self._is_terminal = console.is_terminal
             super().__init__(*columns, console=console)
             self._lines = _TaskLines(self)
+
+        def get_renderables(self) -> Iterable[RenderableType]:
+            if self._is_terminal:
+                yield from super().get_renderables()
+            else:
+                yield from (Text(_task_line(task)) for task in self.tasks if task.visible)
 
         def start(self) -> None:
             super().start()
