@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import re
+import threading
 from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
@@ -427,6 +428,15 @@ def test_a_typed_text_of_a_json_body_makes_a_request_a_template():
     assert sent.plain.fields == (("content-type", "application/json"),)
 
 
+def test_a_word_may_be_the_last_segment_of_a_path():
+    plain = [PlainRequest("GET", f"{HOME}search/{word}", "empty", HOME) for word in ("tea", "fig%20jam")]
+    ((request, at),) = word_templates(plain, {"tea", "fig jam", "ink/pen"}, named=True)
+    (sent,) = WordTemplate(request, at).requests("ink/pen", 0.5)
+    assert sent.url == f"{HOME}search/ink%2Fpen"
+    assert WordTemplate(request, at).identity == ("site.test/search/", "search")
+    assert not list(word_templates([replace(plain[0], url=f"{HOME}tags/tea")], {"tea"}))
+
+
 def entries(answers: dict[str, Any], *requests: PlainRequest) -> list[str]:
     listed = ListedValues()
     for path, answer in answers.items():
@@ -473,6 +483,29 @@ def test_numbers_of_a_body_stay_numbers():
     rows = [{"row": number} for number in (7, 8, 9)]
     found = entries({"api/rows": rows}, *(asked("api/get", f'{{"row": {n}, "all": true}}') for n in (7, 8)))
     assert found == ['api/get {"row":9,"all":true}']
+
+
+def test_a_request_may_repeat_several_values_of_its_entry_and_values_with_slashes():
+    packages = [
+        {"name": name, "latest": {"version": version}, "kind": "package"}
+        for name, version in (("abc", "1.0"), ("@hd/def", "2.1"), ("@hd/ghi", "2.1"), ("jkl", "3.0"))
+    ]
+    two = asked("package/abc/v/1.0"), asked("package/@hd/def/v/2.1")
+    assert entries({"list": packages}, *two) == ["package/@hd/ghi/v/2.1", "package/jkl/v/3.0"]
+    # A value that all examples share is one of the requests, even if entries hold it.
+    same = asked("package/@hd/def/v/2.1"), asked("package/@hd/ghi/v/2.1")
+    assert entries({"list": packages}, *same) == ["package/abc/v/2.1", "package/jkl/v/2.1"]
+    assert entries({"list": packages}, two[0]) == []
+    coded = asked("readme/abc"), asked("readme/%40hd%2Fdef")
+    assert entries({"list": packages}, *coded) == ["readme/@hd%2Fghi", "readme/jkl"]
+
+
+def test_urls_in_data_are_requested_if_one_of_the_same_name_was():
+    listed = ListedValues()
+    for n in (1, 2, 3):
+        listed.add(f"{HOME}side/{n}", {"dist": {"tarball": f"{HOME}{n}.tgz", "home": f"{HOME}about/{n}"}})
+    assert list(listed.linked({f"{HOME}2.tgz", HOME})) == [f"{HOME}1.tgz", f"{HOME}3.tgz"]
+    assert list(listed.linked({HOME})) == []
 
 
 def test_words_that_walks_have_seen_are_as_likely_as_seen():
@@ -562,6 +595,17 @@ async def test_a_busy_site_is_requested_again_when_it_says_and_then_given_up(sit
             await fetch.fetch(HOME)
 
 
+async def test_a_site_that_answers_too_late_gets_fewer_requests_at_a_time(site, monkeypatch) -> None:
+    monkeypatch.setattr("stillweb.record.harvest.connections._TIMEOUT", 0.2)
+    ended = threading.Event()
+    site.answers["/late"] = replace(site.reply(""), chunks=(b"a", b"b"), hold=ended)
+    async with fetcher(site, per_host=8) as fetch:
+        with pytest.raises(UpstreamUnreachable, match=f"{HOME}late: no answer in time"):
+            await fetch.fetch(f"{HOME}late")
+        assert fetch._host(HOME)._limit == 4.0
+    ended.set()
+
+
 async def test_a_body_over_the_limit_is_left_out(site) -> None:
     site.page("/", "x" * 2000)
     async with fetcher(site, max_body=1000) as fetch:
@@ -605,6 +649,22 @@ async def test_a_page_is_what_a_first_visit_shows_unless_the_site_refuses_that(
     assert (b"nobody" in bodies[f"{HOME}a"], b"in" in bodies[f"{HOME}gate"]) == (True, True)
 
 
+async def test_a_page_that_gave_no_answer_is_requested_by_the_next_harvest(
+    tmp_path: Path, ca, site, monkeypatch
+) -> None:
+    monkeypatch.setattr("stillweb.record.harvest.connections._TIMEOUT", 2.0)
+    site.page("/", "<a href='/late'>late</a>")
+    ended = threading.Event()
+    site.answers["/late"] = replace(site.reply(""), chunks=(b"a", b"b"), hold=ended)
+    collection = with_start(tmp_path, site)
+    first = await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
+    ended.set()
+    site.page("/late", "<p>now</p>")
+    await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
+    assert list(first.failed) == [f"{HOME}late"]
+    assert f"{HOME}late" in {each.url for each in collection.captures()}
+
+
 async def test_a_multipart_form_is_sent_and_its_tokens_are_learned(tmp_path: Path, ca, site) -> None:
     site.page("/", "<a href=/new>New</a>")
     site.answers["/new"] = lambda asked: site.reply(
@@ -631,17 +691,26 @@ async def test_an_application_is_recorded_with_the_entries_that_no_visit_chose(
     site.page("/", "<div id=app></div>")
     ids = [f"5f0c{number}e9a-run" for number in range(4)]
     data = (("Content-Type", "application/json"),)
-    listed = json.dumps([{"id": each} for each in ids]).encode()
+    listed = json.dumps([{"id": each, "raw": f"{HOME}raw/{each}"} for each in ids]).encode()
     for each in ids[1:3]:
         site.answers[f"/api/runs/{each}"] = replace(site.reply(each), type="application/json")
+        site.answers[f"/log/{each}"] = replace(site.reply(each), type="text/plain")
     collection = with_start(tmp_path, site)
     with CollectionWriter(collection) as writer:
-        for path, body in (("api/runs", listed), (f"api/runs/{ids[0]}", b"{}")):
+        sent = {"api/runs": listed, f"api/runs/{ids[0]}": b"{}", f"log/{ids[0]}": b"-", f"raw/{ids[3]}": b"-"}
+        for path, body in sent.items():
             request = Request("GET", HOME + path, (("Sec-Fetch-Dest", "empty"), ("Referer", HOME)))
-            writer.write(Exchange(request, Response(200, headers=data, raw_body=body), "20260101000000"))
+            fields = data if body != b"-" else (("Content-Type", "text/plain"),)
+            writer.write(Exchange(request, Response(200, headers=fields, raw_body=body), "20260101000000"))
     await harvest(collection, ca, SCOPE, HarvestOptions(seconds=60.0, record=site.options))
-    # The last one has an error page of the site.
-    assert {each.url.rpartition("/")[2] for each in collection.captures()} == {"", "runs", *ids[:3]}
+    # The last one has an error page of the site. A URL that the site names is recorded with its error page.
+    recorded = {each.url.removeprefix(HOME) for each in collection.captures()}
+    assert recorded == {
+        "",
+        "api/runs",
+        *(f"{kind}/{each}" for each in ids[:3] for kind in ("api/runs", "log")),
+        *(f"raw/{each}" for each in ids),
+    }
 
 
 async def test_robots_txt_is_obeyed_if_that_is_wanted(tmp_path: Path, ca, site) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Self
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -99,7 +99,9 @@ def _of_script(request: Request) -> PlainRequest | None:
 
 
 def recorded_data(collection: Collection, *, unsafe: bool) -> Iterator[tuple[PlainRequest, Any]]:
-    """Yield the requests of scripts that were answered with JSON, and the answers, each request once.
+    """Yield the requests of scripts that were answered with data, each once, and answers of JSON.
+
+    The answer is None if it is plain text, Markdown or XML.
 
     Args:
         collection: the recording.
@@ -110,7 +112,8 @@ def recorded_data(collection: Collection, *, unsafe: bool) -> Iterator[tuple[Pla
         methods = ("GET", "POST") if unsafe else ("GET",)
         if capture.method not in methods or capture.status != HTTPStatus.OK or capture.request_offset < 0:
             continue
-        if not capture.mime.endswith("json") or len(seen) >= _DATA:
+        is_json = capture.mime.endswith("json")
+        if not (is_json or capture.mime.endswith(("/plain", "markdown", "xml"))) or len(seen) >= _DATA:
             continue
         exchange = collection.read_capture(capture)
         found = _of_script(exchange.request)
@@ -118,21 +121,21 @@ def recorded_data(collection: Collection, *, unsafe: bool) -> Iterator[tuple[Pla
             continue
         seen.add(found.key)
         with suppress(ValueError, LimitExceeded):
-            yield found, load_json(decoded_body(exchange))
+            yield found, load_json(decoded_body(exchange)) if is_json else None
 
 
 def recorded_requests(collection: Collection) -> Iterator[PlainRequest]:
-    """Yield the GET requests with a query that scripts sent, each URL once.
+    """Yield the GET requests with a query, or a typed segment, that scripts sent, each URL once.
 
     Requests of one path and the same parameters are taken to be of the same kind as the first of them.
     """
     kinds: dict[tuple[str, tuple[str, ...]], dict[str, Capture]] = {}
     for capture in collection.captures():
-        path, _, query = capture.url.partition("?")
+        request = PlainRequest("GET", capture.url, "empty", "")
         is_data = capture.mime.endswith(("json", "xml", "html", "plain")) and capture.status == HTTPStatus.OK
-        if capture.method == "GET" and query and is_data and capture.request_offset >= 0:
-            names = tuple(name for name, _ in parse_qsl(query, keep_blank_values=True))
-            kinds.setdefault((path, names), {}).setdefault(capture.url, capture)
+        if capture.method == "GET" and is_data and capture.request_offset >= 0 and (pairs := request.pairs):
+            kind = (request.place, tuple(name for name, _ in pairs))
+            kinds.setdefault(kind, {}).setdefault(capture.url, capture)
     for similar in kinds.values():
         first = next(iter(similar.values()))
         headers, is_json = collection.read_capture(first).request.headers, first.mime.endswith("json")
@@ -148,8 +151,8 @@ def recorded_requests(collection: Collection) -> Iterator[PlainRequest]:
 class _Host:
     """Politeness towards one host: how many requests at a time, and when the next may start.
 
-    A site that answers 5xx or 429 gets half as many requests at a time; each further answer raises the limit
-    again (additive increase, multiplicative decrease; RFC 5681 §3.1).
+    A site that answers 5xx, 429 or too late gets half as many requests at a time; each further answer raises
+    the limit again (additive increase, multiplicative decrease; RFC 5681 §3.1).
     """
 
     def __init__(self, most: int) -> None:
@@ -170,9 +173,9 @@ class _Host:
             self._active -= 1
             self._changed.notify_all()
 
-    def note(self, status: int) -> None:
-        """Adapt the limit to a response's status."""
-        if is_trouble(status):
+    def note(self, status: int | None) -> None:
+        """Adapt the limit to a response's status, None if it came too late."""
+        if status is None or is_trouble(status):
             self._limit = max(1.0, self._limit / 2)
         else:
             self._limit = min(self._most, self._limit + 1 / self._limit)
@@ -239,7 +242,11 @@ class PageFetcher:
         for attempt in range(1, _ATTEMPTS + 1):
             async with host:
                 await self._wait_for(host)
-                exchange = await self._send(self._request(url, destination, referer, body, fields))
+                try:
+                    exchange = await self._send(self._request(url, destination, referer, body, fields))
+                except TimeoutError:
+                    host.note(None)
+                    raise UpstreamUnreachable(f"{url}: no answer in time") from None
                 status = exchange.response.status
                 host.note(status)
                 if is_trouble(status):
@@ -315,8 +322,10 @@ class PageFetcher:
             )
         except AddressRefused as error:
             raise UpstreamUnreachable(f"{url}: {error}", hint=error.hint) from error
+        except TimeoutError:
+            raise
         except (BrokenResponse, OSError, ValueError) as error:
-            raise UpstreamUnreachable(f"{url}: {error or type(error).__name__}") from error
+            raise UpstreamUnreachable(f"{url}: {str(error) or type(error).__name__}") from error
         sent = (
             (name.encode("latin-1", "replace"), value.encode("latin-1", "replace"))
             for name, value in request.headers

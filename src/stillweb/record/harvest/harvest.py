@@ -68,6 +68,7 @@ _SEEDS_SHARE, _OTHERS_SHARE = 0.7, 0.3  # weights of the pages where walks start
 _TYPED, _CHANGED = 0.6, 0.2  # likelihoods that a visitor sends a form after typing, or after another change
 _UNADDRESSED = 0.1  # likelihood that a form without an action is sent by the browser, and not by a script
 _WORDS_EVERY = 20  # pages between two choices of words
+_AGAIN = 0.5  # of its weight has a page without an answer in the next harvest
 _FINISH = 5.0  # seconds after the deadline in which pages under way may still fetch their resources
 _PAGE_AGAIN = 5_000  # recorded documents that are parsed for their links before anything is fetched
 
@@ -144,6 +145,7 @@ class _Harvest:
         self._budget = HarvestBudget(options, self.report)
         self.robots: Robots | None = None
         self._visit: PageFetcher | None = None
+        self._unanswered: list[Pending] = []
 
     async def run(self, fetcher: PageFetcher) -> HarvestReport:
         """Fetch until the budget ends or nothing is left."""
@@ -192,11 +194,13 @@ class _Harvest:
             self._collection, self._documents, self._recorded, self._links_of, self._budget.is_over
         )
         unsafe = bool(self._options.forms)
+        entries, linked = await asyncio.to_thread(scripts.for_data, missed, unsafe=unsafe)
         return [
             (missed, _is_any),
             (await asyncio.to_thread(scripts.for_links, [*missed, *known]), _is_any),
             (await asyncio.to_thread(scripts.for_files), _is_file),
-            (await asyncio.to_thread(scripts.for_entries, missed, unsafe=unsafe), _is_data),
+            (linked, _is_any),
+            (entries, _is_file),
         ]
 
     def _read_recorded(self) -> str:
@@ -256,9 +260,10 @@ class _Harvest:
         return dict(state)
 
     def _write_state(self) -> None:
+        again = [(each.url, each.referer, _AGAIN * each.weight) for each in self._unanswered]
         state = {
             "version": _STATE_VERSION,
-            "waiting": self._frontier.waiting_urls(),
+            "waiting": [*self._frontier.waiting_urls(), *again],
             **self.typed.state(),
             "parsed": sorted(self._parsed),
             "forms": [
@@ -351,6 +356,8 @@ class _Harvest:
             return
         exchange = await self._fetch(fetcher, pending.url, "document", pending.referer)
         if exchange is None:
+            if pending.url in self.report.failed:
+                self._unanswered.append(pending)
             return
         self.report.pages += 1
         self.report.statuses[exchange.response.status] += 1
@@ -580,11 +587,6 @@ class _Harvest:
 
 def _is_any(exchange: Exchange) -> bool:
     return True
-
-
-def _is_data(exchange: Exchange) -> bool:
-    """Return False for error pages, and for what is no JSON."""
-    return exchange.response.status == 200 and exchange.response.mime.endswith("json")
 
 
 def _is_file(exchange: Exchange) -> bool:

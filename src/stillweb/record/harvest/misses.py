@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from stillweb.collections.learn.transports import is_live
 from stillweb.collections.limits import load_json
@@ -39,6 +39,11 @@ _SEARCHED = re.compile(
     re.IGNORECASE,
 )
 """Names of parameters that hold what a visitor types."""
+_SEARCH_PATH = re.compile(
+    r"(?P<place>[^?#]*/(?P<name>search|query|find|lookup|suggest|autocomplete)/)(?P<word>[^/?#]+)",
+    re.IGNORECASE,
+)
+"""URLs of which the last segment is what a visitor types."""
 _READS = re.compile(
     r"(?:^|[/_.-])(?:search|query|find|filter|list|get|suggest|autocomplete|lookup|count)(?:$|[/_.A-Z-])"
     r"|(?:[a-z](?:Search|Query|List|Filter|Count)|[/_.-](?:paginate|aggregate))$"
@@ -81,13 +86,28 @@ class PlainRequest:
         return f"{self.method} {self.url} {urlencode(self.pairs) if is_form else repr(self.body)}"
 
     @property
+    def place(self) -> str:
+        """The URL without its query, or without a typed last segment."""
+        typed = self._typed_segment
+        return typed["place"] if typed else self.url.partition("?")[0]
+
+    @property
+    def _typed_segment(self) -> re.Match[str] | None:
+        return _SEARCH_PATH.fullmatch(self.url) if self.body is None else None
+
+    @property
     def is_json(self) -> bool:
         """Whether the body is JSON."""
         return self.body is not None and header(self.fields, "content-type").startswith(_JSON)
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """The form data of the body, or of the query without a body; of JSON each value with its path."""
+        """The form data of the body, or of the query without a body; of JSON each value with its path.
+
+        The last segment of a path such as `/search/tea` is the value of `search`.
+        """
+        if typed := self._typed_segment:
+            return [(typed["name"], unquote(typed["word"]))]
         if self.is_json:
             return [
                 (path, value if isinstance(value, str) else json.dumps(value)) for path, value in self._leaves
@@ -103,7 +123,9 @@ class PlainRequest:
     def with_pairs(self, pairs: list[tuple[str, str]]) -> PlainRequest:
         """Return the request with other form data, or other texts of JSON, in the same place."""
         url, body = self.url, self.body
-        if body is None:
+        if self._typed_segment:
+            url = self.place + quote(pairs[0][1], safe="")
+        elif body is None:
             url = f"{self.url.partition('?')[0]}?{urlencode(pairs)}"
         elif self.is_json:
             texts = iter(pairs)
@@ -225,7 +247,7 @@ def word_templates(
             or header(request.fields, "content-type").startswith(_FORM)
         ):
             names = tuple(name for name, _ in request.pairs)
-            searches[request.method, request.url.partition("?")[0], names].append(request)
+            searches[request.method, request.place, names].append(request)
     for similar in searches.values():
         at = _typed_place([request.pairs for request in similar], words, beginnings)
         if at is not None and (not named or _SEARCHED.search(_last_name(similar[0].pairs[at][0]))):

@@ -12,7 +12,11 @@ No HTML links to those of the others. A request names its entry by a segment of 
 value of its JSON body. If a recorded list holds that value among others, the others are entries as well.
 
 Short values (1, open) are in many lists by chance. Two requests for different entries of the same list show
-that they come from it; for a long identifier one is enough.
+that they come from it; for a long identifier one is enough. A request may repeat several values of its entry,
+such as a name and a version. Then those of another entry take their places together.
+
+JSON also has whole URLs, such as those of downloads. If one was requested, the others that have its name
+(`tarball`) are requested too.
 
 Scripts name images in strings, and chunks in the tables of a bundler. A page requests such a file only once a
 visitor has used the control that needs it. Strings and tables do not say to which folder they belong.
@@ -25,12 +29,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 from stillweb.collections.layout import Collection
 from stillweb.model import Capture
@@ -40,7 +44,7 @@ from stillweb.urls import host_of
 
 _PAGES, _LINKS = 300, 600  # pages whose links scripts may follow; requests for these links
 _FILES = 1_000  # files that scripts name
-_ENTRIES = 600  # requests for entries of lists
+_ENTRIES = 600  # requests for entries of lists, and for URLs in data
 _LEAST = 2  # parameters of a link that its script repeats
 _EXAMPLES = 40  # requests that are compared with the links of their pages, of each URL and parameters
 
@@ -63,7 +67,8 @@ _KEY, _DIGEST = "\0", "\1"  # marks
 _PAIR = re.compile(r"""["']?([\w~./-]{1,80}?)["']?:["']([\w.-]{4,80})["']""")
 
 _UNIQUE = re.compile(r"(?=.*[0-9])[\w-]{8,}")
-_IDENTIFIER = re.compile(r"[\w.~:@+ -]{1,80}")
+_IDENTIFIER = re.compile(r"(?!.*//)[\w.~:@+/ -]{1,80}")
+_URL = re.compile(r"https?://[^/\s]+/\S{0,400}$")
 _VARIABLE = re.compile(r"[0-9]|^.{25,}$")
 _MOST_OF_A_LIST = 200  # entries; an agent sees those at its start
 
@@ -165,7 +170,7 @@ def learn_kinds(
     for request in requests:
         if request.referer:
             names = tuple(name for name, _ in request.pairs)
-            alike[request.method, request.url.partition("?")[0], names].append(request)
+            alike[request.method, request.place, names].append(request)
     kinds: dict[tuple[Any, ...], ScriptedKind] = {}
     for group in alike.values():
         for request in group[:_EXAMPLES]:
@@ -210,60 +215,145 @@ def _path_of(url: str) -> str:
 ListSource = tuple[str, str]
 """A list: its request, with {} for what varies, and the names that lead to the value in the answer."""
 
+_Row = dict[str, str]
+
 
 @dataclass(slots=True)
 class ListedValues:
     """The values that entries of recorded lists have.
 
     Attributes:
-        lists: values of each list, in the order of their recording.
+        lists: values of each list, in the order of their recording, with the whole entry.
+        sources: lists that hold a value.
+        urls: absolute URLs of all answers, by the last name that leads to them.
     """
 
-    lists: dict[ListSource, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
+    lists: dict[ListSource, dict[str, _Row]] = field(default_factory=lambda: defaultdict(dict))
     sources: dict[str, set[ListSource]] = field(default_factory=lambda: defaultdict(set))
+    urls: dict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
 
     def add(self, url: str, answer: Any) -> None:
         """Take the JSON answer to a request."""
         parts = urlsplit(url)
         path = "/".join("{}" if _VARIABLE.search(each) else each for each in parts.path.split("/"))
-        for names, value in _entries("", answer, in_list=False):
+        for names, text, entry in _texts_of("", answer, None):
+            if _URL.match(text):
+                self.urls[names.rpartition(".")[2]][text] = None
             source = (f"{parts.netloc}{path}", names)
-            if len(self.lists[source]) < _MOST_OF_A_LIST:
-                self.lists[source][value] = None
-                self.sources[value].add(source)
+            if (
+                entry is not None
+                and _IDENTIFIER.fullmatch(text)
+                and len(self.lists[source]) < _MOST_OF_A_LIST
+            ):
+                self.lists[source].setdefault(text, entry)
+                self.sources[text].add(source)
+
+    def linked(self, requested: AbstractSet[str]) -> Iterator[str]:
+        """Yield the URLs that have a name under which another URL was requested."""
+        for found in self.urls.values():
+            if not requested.isdisjoint(found):
+                yield from (url for url in found if url not in requested)
 
 
-def _entries(path: str, content: Any, *, in_list: bool) -> Iterator[tuple[str, str]]:
-    """Yield what may identify an entry: texts and integers of lists, each with the names that lead to it."""
+def _texts_of(path: str, content: Any, entry: _Row | None) -> Iterator[tuple[str, str, _Row | None]]:
+    """Yield texts and integers with the names that lead to them, and the entry of a list that holds them."""
     if isinstance(content, dict):
         for key, value in content.items():
-            yield from _entries(f"{path}.{key}", value, in_list=in_list)
+            yield from _texts_of(f"{path}.{key}", value, entry)
     elif isinstance(content, list):
         for value in content:
-            yield from _entries(path, value, in_list=True)
-    elif in_list and isinstance(content, str | int) and content is not True and content is not False:
-        yield from ((path, text) for text in (str(content),) if _IDENTIFIER.fullmatch(text))
+            yield from _texts_of(path, value, dict(_row_of(path, value)))
+    elif isinstance(content, str | int) and content is not True and content is not False:
+        yield path, str(content), entry
+
+
+def _row_of(path: str, content: Any) -> Iterator[tuple[str, str]]:
+    """Yield the values of an entry, without those of lists in it."""
+    if isinstance(content, dict):
+        for key, value in content.items():
+            yield from _row_of(f"{path}.{key}", value)
+    elif isinstance(content, str | int) and content is not True and content is not False:
+        yield path, str(content)
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """The texts of a request that may name an entry: segments of its path, and values of its parameters.
+
+    Several segments are one text if a listed value holds slashes.
+    """
+
+    request: PlainRequest
+    segments: tuple[str, ...]
+    values: tuple[str, ...]
+
+    @classmethod
+    def of(cls, request: PlainRequest, listed: AbstractSet[str]) -> _Texts:
+        left = urlsplit(request.url).path.split("/")
+        segments: list[str] = []
+        while left:
+            taken = (count for count in (3, 2) if unquote("/".join(left[:count])) in listed)
+            count = next(taken, 1)
+            segments.append("/".join(left[:count]))
+            left = left[count:]
+        return cls(request, tuple(segments), tuple(value for _, value in _parameters(request)))
+
+    @property
+    def all(self) -> list[str]:
+        """The texts in order, decoded."""
+        return [*map(unquote, self.segments), *self.values]
+
+    def with_others(self, new: Mapping[str, str]) -> PlainRequest:
+        """Return the request with other texts wherever it has the given ones."""
+        parts = urlsplit(self.request.url)
+        path = "/".join(
+            quote(new[old], safe="~:@+" if "%2f" in raw.lower() else "~:@+/") if old in new else raw
+            for raw, old in zip(self.segments, map(unquote, self.segments), strict=True)
+        )
+        moved = replace(self.request, url=urlunsplit(parts._replace(path=path)))
+        old = _parameters(moved)
+        pairs = [(name, new.get(value, value)) for name, value in old]
+        return moved if pairs == old else moved.with_pairs(pairs)
+
+
+def _parameters(request: PlainRequest) -> list[tuple[str, str]]:
+    return request.pairs if request.body is not None or "?" in request.url else []
 
 
 @dataclass(slots=True)
 class _Kind:
-    """Requests that differ in the value at one place; `values` has an example of each."""
+    """Requests that differ in the value at one place; `values` has an example of each.
+
+    Attributes:
+        rest: places that have other values of the same entry, with their names in it.
+    """
 
     at: int
-    values: dict[str, PlainRequest] = field(default_factory=dict)
+    rest: tuple[tuple[int, str], ...] = ()
+    values: dict[str, _Texts] = field(default_factory=dict)
 
     def entries(self, listed: ListedValues) -> Iterator[PlainRequest]:
         """Yield the requests for the other entries of the shortest list that the values come from."""
         counts = Counter(source for value in self.values for source in listed.sources[value])
         most = max(counts.values())
-        if most < _PROOFS and not _UNIQUE.fullmatch(next(iter(self.values))):
+        if not self._is_proved(most):
             return
         example = next(reversed(self.values.values()))
+        texts = example.all
         sources = (source for source, count in counts.items() if count == most)
         shortest = min(sources, key=lambda source: (len(listed.lists[source]), source))  # many hold 1, 2, 3
-        for value in listed.lists[shortest]:
-            if value not in self.values:
-                yield _with_value(example, self.at, value)
+        for value, entry in listed.lists[shortest].items():
+            if value not in self.values and all(name in entry for _, name in self.rest):
+                rest = {texts[place]: entry[name] for place, name in self.rest}
+                yield example.with_others({**rest, texts[self.at]: value})
+
+    def _is_proved(self, examples: int) -> bool:
+        """Return whether the values come from a list by more than chance."""
+        if not self.rest:
+            return examples >= _PROOFS or _UNIQUE.fullmatch(next(iter(self.values))) is not None
+        # A text that is the same in all examples belongs to the kind, whatever the entries hold.
+        found = [example.all for example in self.values.values()]
+        return examples >= _PROOFS and all(len({each[place] for each in found}) > 1 for place, _ in self.rest)
 
 
 def requests_for_entries(requests: Iterable[PlainRequest], listed: ListedValues) -> list[PlainRequest]:
@@ -275,12 +365,15 @@ def requests_for_entries(requests: Iterable[PlainRequest], listed: ListedValues)
     """
     kinds: dict[tuple[Any, ...], _Kind] = {}
     for request in requests:
-        texts = _texts(request)
+        example = _Texts.of(request, listed.sources.keys())
+        texts = example.all
         named = [number for number, text in enumerate(texts) if text in listed.sources]
         for at in named:
-            alike = tuple("{}" if text == texts[at] else text for text in texts)
-            key = (request.method, urlsplit(request.url).netloc, _names(request), at, alike)
-            kinds.setdefault(key, _Kind(at)).values[texts[at]] = request
+            for rest in dict.fromkeys([(), *_rests(texts, at, listed)]):
+                marked = {texts[at]: "{}", **{texts[place]: name for place, name in rest}}
+                alike = tuple(marked.get(text, text) for text in texts)
+                key = (request.method, urlsplit(request.url).netloc, _names(request), at, rest, alike)
+                kinds.setdefault(key, _Kind(at, rest)).values[texts[at]] = example
     found: dict[str, PlainRequest] = {}
     waiting = [kind.entries(listed) for kind in kinds.values()]
     while waiting:
@@ -292,28 +385,24 @@ def requests_for_entries(requests: Iterable[PlainRequest], listed: ListedValues)
     return list(found.values())
 
 
+def _rests(texts: list[str], at: int, listed: ListedValues) -> Iterator[tuple[tuple[int, str], ...]]:
+    """Yield the places of a request that repeat other values of the entry that one place names.
+
+    A value that all entries share, such as their type, says nothing.
+    """
+    for source in sorted(listed.sources[texts[at]]):
+        entries = listed.lists[source]
+        name_of = {
+            text: name
+            for name, text in reversed(entries[texts[at]].items())
+            if text in texts and text != texts[at] and len({each.get(name) for each in entries.values()}) > 1
+        }
+        if rest := tuple((place, name_of[text]) for place, text in enumerate(texts) if text in name_of):
+            yield rest
+
+
 def _names(request: PlainRequest) -> tuple[str, ...]:
     return tuple(name for name, _ in request.pairs)
-
-
-def _texts(request: PlainRequest) -> list[str]:
-    """Return the segments of a request's path, and the values of its parameters."""
-    return [*urlsplit(request.url).path.split("/"), *(value for _, value in request.pairs)]
-
-
-def _with_value(request: PlainRequest, at: int, value: str) -> PlainRequest:
-    """Return a request with another value wherever it has that of one place."""
-    texts = _texts(request)
-    changed = [value if text == texts[at] else text for text in texts]
-    parts = urlsplit(request.url)
-    segments = parts.path.split("/")
-    path = "/".join(
-        old if old == new else quote(new, safe="~:@+") for old, new in zip(segments, changed, strict=False)
-    )
-    moved = replace(request, url=urlunsplit(parts._replace(path=path)))
-    pairs = request.pairs
-    new_pairs = [(name, text) for (name, _), text in zip(pairs, changed[len(segments) :], strict=True)]
-    return moved if new_pairs == pairs else moved.with_pairs(new_pairs)
 
 
 def destination_of(url: str) -> str:
@@ -458,8 +547,10 @@ class ScriptRequests:
             if url not in self._recorded
         ]
 
-    def for_entries(self, missed: Iterable[PlainRequest], *, unsafe: bool) -> list[PlainRequest]:
-        """Return the requests for entries of recorded lists that no visitor chose.
+    def for_data(
+        self, missed: Iterable[PlainRequest], *, unsafe: bool
+    ) -> tuple[list[PlainRequest], list[PlainRequest]]:
+        """Return the requests for entries of recorded lists that no visitor chose, and for URLs in JSON.
 
         Args:
             missed: requests that a replay missed.
@@ -472,6 +563,16 @@ class ScriptRequests:
                 break
             self._recorded.add(request.key)
             requests.append(request)
-            listed.add(request.url, answer)
-        found = (each for each in requests_for_entries(requests, listed) if each.key not in self._recorded)
-        return list(islice(found, _ENTRIES))
+            if answer is not None:
+                listed.add(request.url, answer)
+        entries = requests_for_entries(requests, listed)
+        pages = {host_of(url): url for url in reversed(self._documents)}
+        linked = [
+            PlainRequest("GET", url, destination_of(url), pages[host_of(url)])
+            for url in listed.linked(self._recorded | {each.url for each in requests})
+            if host_of(url) in pages
+        ]
+        return self._unrecorded(entries), self._unrecorded(linked)
+
+    def _unrecorded(self, requests: Iterable[PlainRequest]) -> list[PlainRequest]:
+        return list(islice((each for each in requests if each.key not in self._recorded), _ENTRIES))

@@ -152,7 +152,7 @@ class WordTemplate:
     @property
     def identity(self) -> tuple[str, str]:
         """Host and path that it is sent to, and the parameter that holds the word."""
-        parts = urlsplit(self.request.url)
+        parts = urlsplit(self.request.place)
         return (f"{parts.hostname}{parts.path}", self.request.pairs[self.at][0])
 
     def requests(self, word: str, weight: float) -> list[WordRequest]:
