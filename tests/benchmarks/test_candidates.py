@@ -19,6 +19,7 @@ from stillweb.benchmarks.reading import (
     filter_rows,
     impossible,
     open_pages,
+    report_sections,
     report_values,
 )
 from stillweb.benchmarks.site import SiteMap, SiteWrite, read_site
@@ -153,6 +154,13 @@ def test_a_field_for_a_number_gets_a_number():
     page = read_page("https://s.test/a", f"<body><h1>Join us</h1>{form}</body>")
     for candidate in send_forms(SiteFacts(SiteMap({page.url: page}), 7)):
         assert candidate.acts[0]["value"].isdecimal()
+
+
+def test_a_heading_that_is_cut_off_names_no_section():
+    body = "<body><h1>All products</h1><h3>A Light in the {}</h3><h3>Tipping the Velvet</h3></body>"
+    for end, count in (("Attic", 1), ("...", 0), ("…", 0)):
+        page = read_page("https://s.test/a", body.format(end))
+        assert len(list(report_sections(SiteFacts(SiteMap({page.url: page}), 7)))) == count
 
 
 def test_a_column_of_buttons_is_not_asked_for():

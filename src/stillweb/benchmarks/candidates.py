@@ -227,7 +227,10 @@ def question_of(fact: SiteFact) -> tuple[str, ...]:
 
 
 def is_name(text: str) -> bool:
-    return 3 <= len(text) <= 90 and bool(_WORDY.search(text)) and "“" not in text and "”" not in text
+    whole = not text.endswith(("...", "…"))
+    return (
+        whole and 3 <= len(text) <= 90 and bool(_WORDY.search(text)) and "“" not in text and "”" not in text
+    )
 
 
 def is_heading(text: str) -> bool:
