@@ -6,8 +6,6 @@ SHARED ?= ../shared
 INTEGRATION ?= $(HOME)/.cache/stillweb-integration
 # One more than the cores of a small machine: a third of the time tests wait for a page or a program.
 WORKERS ?= 3
-# Examples of property tests (tests/conftest.py); PROFILE=full has four times as many.
-PROFILE ?= quick
 
 .PHONY: help setup fmt check test integration images bench soak demo lock docs clean
 
@@ -56,7 +54,7 @@ check: setup $(VENV)/.docs  ## lint, types, layers, structure, prose, generated 
 test: export PYTHONDONTWRITEBYTECODE =
 test: export NODE_COMPILE_CACHE = $(CURDIR)/$(VENV)/.node
 test: setup      ## all tests; tests without their prerequisites (Docker, shared archives) are skipped with a reason
-	$(BIN)/pytest --hypothesis-profile $(PROFILE) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not docker"; status=$$?; \
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not docker"; status=$$?; \
 	  $(BIN)/pytest tests/docker && exit $$status
 
 integration: setup  ## trainers' packages drive tasks, each in its own environment (10 GB or more, once)

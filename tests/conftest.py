@@ -17,10 +17,8 @@ from shared_browsers import SharedBrowsers
 from stillweb.certs import CertAuthority
 
 # No deadlines, because the machine is shared. Every run uses the same examples, so failures are reproducible.
-# CI takes "full" (.ci/run), which has four times as many examples, and three sessions in tests of races.
 # To search for new ones: pytest --hypothesis-profile=long --timeout=0 tests/replay tests/collections
-settings.register_profile("quick", deadline=None, derandomize=True, max_examples=25)
-settings.register_profile("full", deadline=None, derandomize=True)
+settings.register_profile("quick", deadline=None, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=5000)
 settings.load_profile("quick")
 

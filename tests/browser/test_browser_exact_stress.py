@@ -7,7 +7,6 @@ import difflib
 import hashlib
 
 import pytest
-from hypothesis import settings
 from stress_site import HOME, PAGES, build
 
 from stillweb.browser import Level, axtree, page_html, page_text, screenshot, settle
@@ -17,7 +16,7 @@ from stillweb.browser.state import state_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
-SESSIONS = 2 if settings.get_current_profile_name() == "quick" else 3
+SESSIONS = 3
 
 
 async def walk(rig, url):

@@ -234,7 +234,7 @@ def visit(draw: st.DrawFn, words: list[bytes]) -> Visit:
     return draw(st.integers(0, 1)), [chunk for chunk in chunks if chunk]
 
 
-@settings(max_examples=4 * settings.default.max_examples)
+@settings(max_examples=400, deadline=None)
 @given(visits=visits_of_few_words())
 @example(visits=[(1, [ORIGIN, SWALLOW, ORIGIN, ORIGIN])])
 @example(visits=[(0, [ABSOLUTE, NAMED, ABSOLUTE, ABSOLUTE])])
