@@ -35,7 +35,7 @@ from stillweb.coverage.agents import WalkPolicies
 from stillweb.coverage.causes import Obstacles
 from stillweb.coverage.fill import choose_unused
 from stillweb.coverage.report import CausePicture, write_report
-from stillweb.coverage.until import needs_walks
+from stillweb.coverage.until import needs_walks, no_time
 from stillweb.errors import UsageError
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
@@ -320,6 +320,11 @@ def test_the_report_of_a_loop_shows_its_rounds_and_why_a_cause_is_left(tmp_path)
     assert "12 harvest" in text
     assert "0 amend" not in text
     assert "Left because: outside of the scope." in text
+
+
+def test_a_loop_that_ends_early_does_not_say_that_its_time_is_over():
+    assert no_time(240, -1.5) == "the time limit of 240 s is over"
+    assert no_time(240, 153.2).startswith("153 s are left of the time limit of 240 s")
 
 
 def test_a_write_with_text_of_the_visitor_says_what_became_of_its_form():

@@ -186,6 +186,13 @@ async def record_until(
     return await loop.run()
 
 
+def no_time(limit: float, left: float) -> str:
+    """Return why nothing more is recorded: the limit is over, or what is left is too short."""
+    if left <= 0:
+        return f"the time limit of {limit:g} s is over"
+    return f"{left:.0f} s are left of the time limit of {limit:g} s, too few to record and measure again"
+
+
 class _Loop:
     def __init__(
         self,
@@ -224,7 +231,7 @@ class _Loop:
         last = await self._measure({})
         while not self._holds(last):
             if self._to_record < self._least:
-                report.why = f"the time limit of {self._options.seconds:g} s is over"
+                report.why = no_time(self._options.seconds, self._left)
                 if not last.result.miss_rate().tried:
                     report.why += ": no step of the last measurement requested anything"
                 break

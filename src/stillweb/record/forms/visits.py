@@ -15,9 +15,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import httpx
-from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
 from stillweb.collections.learn.proof import differs_in_structure
 from stillweb.collections.learn.recordings import AGAIN, REDIRECT, SHOWN, WRITE, RecordedBranch, RecordedStep
@@ -32,6 +32,9 @@ from stillweb.record.htmlforms import FormData, HtmlForm, encode_form
 from stillweb.record.login.steps import Login, LoginIndicator
 from stillweb.record.redaction.redactor import Secrets, write_redacted
 from stillweb.record.reset import SiteReset
+
+if TYPE_CHECKING:
+    from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 _REDIRECTS = 5
 
@@ -295,6 +298,8 @@ def _tree_of(page: Exchange) -> LexborHTMLParser | None:
 
 def _first(tree: LexborHTMLParser | None, selector: str) -> LexborNode | None:
     """Return the first element of a selector; None for Playwright's own selectors, which are no CSS."""
+    from selectolax.lexbor import SelectolaxError  # of the extra stillweb[record]
+
     with suppress(SelectolaxError):
         return tree.css_first(selector) if tree is not None else None
     return None
