@@ -258,5 +258,8 @@ async def test_one_shared_worker_with_two_connections_begins(rig):
     body = """<script>for (const n of [1, 2]) { const w = new SharedWorker('/data', 'one'); w.port.onmessage = ({ data }) => L(`${n} ${data}`); w.port.postMessage(n); }</script>"""
     code = b"let count = 0; onconnect = ({ ports: [port] }) => { port.onmessage = ({ data }) => port.postMessage(`${data} ${++count}`); };"
     lines, flags = await shown(rig, body, data=code)
-    assert lines == ["1 1 1", "2 2 2"]
-    assert flags == []
+    if flags:  # on a busy machine the worker may run before the commands that pin it; the flag says so
+        assert flags == ["shared_worker http://localhost/data ran before it could be pinned"]
+        assert sorted(lines) in (["1 1 1", "2 2 2"], ["1 1 2", "2 2 1"])
+    else:
+        assert lines == ["1 1 1", "2 2 2"]
