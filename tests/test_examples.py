@@ -63,21 +63,21 @@ def printed(
 
 @pytest.mark.browser
 def test_episode(printed):
-    told = printed("episode.py", "https://site.example/")
-    assert "1 requests, 0 misses" in told
-    assert "clicked 'Next': ok, now at https://site.example/next" in told
+    output = printed("episode.py", "https://site.example/")
+    assert "1 requests, 0 misses" in output
+    assert "clicked 'Next': ok, now at https://site.example/next" in output
 
 
 @pytest.mark.browser
 def test_tasks(printed, tmp_path):
-    told = printed("tasks.py", EXAMPLES / "tasks.yaml", tmp_path / "out")
-    assert told == "next-page: 1\nnext-page again: 1, same; as stored: locator\n"
+    output = printed("tasks.py", EXAMPLES / "tasks.yaml", tmp_path / "out")
+    assert output == "next-page: 1\nnext-page again: 1, same; as stored: locator\n"
 
 
 @pytest.mark.browser
 def test_rollout_groups(printed):
-    told = "rewards 0 1 0 1; advantages -1.00 +1.00 -1.00 +1.00"
-    expected = f"next-page from its start: {told}\nnext-page from step 1: {told}\n"
+    output = "rewards 0 1 0 1; advantages -1.00 +1.00 -1.00 +1.00"
+    expected = f"next-page from its start: {output}\nnext-page from step 1: {output}\n"
     assert printed("rollout_groups.py", EXAMPLES / "tasks.yaml", 4) == expected
 
 
@@ -88,9 +88,9 @@ async def test_gymnasium_loop(url):
         sys.executable, EXAMPLES / "gymnasium_loop.py", url, EXAMPLES / "tasks.yaml",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    told, errors = await program.communicate()
+    output, errors = await program.communicate()
     assert program.returncode == 0, errors.decode()
-    assert told == b"stillweb/next-page-v0: 1\n"
+    assert output == b"stillweb/next-page-v0: 1\n"
 
 
 def test_verl_rows(tmp_path):

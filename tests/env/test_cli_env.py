@@ -59,10 +59,15 @@ class TestWithAServer:
         path.write_text(json.dumps([TASK, TASK]))
         ran = stillweb("env", "check", str(path), "--proxy", url, "--json", "--quick")
         assert ran.returncode == 0, ran.stderr
-        told = json.loads(ran.stdout)
-        assert [row["task"] for row in told["rows"]] == ["t.1", "t.1~2"]
-        assert [row["reward"] for row in told["rows"]] == [0.0, 0.0]
-        assert (told["tasks"], told["infra_errors"], told["solved_untouched"], told["misses"]) == (2, 0, 0, 0)
+        output = json.loads(ran.stdout)
+        assert [row["task"] for row in output["rows"]] == ["t.1", "t.1~2"]
+        assert [row["reward"] for row in output["rows"]] == [0.0, 0.0]
+        assert (output["tasks"], output["infra_errors"], output["solved_untouched"], output["misses"]) == (
+            2,
+            0,
+            0,
+            0,
+        )
 
     def test_check_fails_on_a_start_page_that_is_not_there(self, url, tmp_path):
         absent = {**TASK, "env": {"data_path": "small.wacz", "start_url": ORIGIN + "/absent"}}
