@@ -76,6 +76,6 @@ def test_from_the_command_line(replay, tmp_path):
         *("--proxy", replay.url, "--runs", "2", "--sessions", "1"),
     )
     assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
-    assert (told["tasks"], told["same"], told["rows"][0]["runs"]) == (1, 1, 2)
-    assert set(told["rows"][0]["distinct"][1]) == {"axtree", "screenshot"}
+    output = json.loads(ran.stdout)
+    assert (output["tasks"], output["same"], output["rows"][0]["runs"]) == (1, 1, 2)
+    assert set(output["rows"][0]["distinct"][1]) == {"axtree", "screenshot"}

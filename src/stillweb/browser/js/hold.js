@@ -135,13 +135,13 @@
   if (cache) { // their fetches are held, and their writes are delivered at rests
     const { put } = cache.prototype;
     const store = async (name, held, wanted) => {
-      const requests = wanted.map((each) => new Request(each));
+      const requests = [...wanted].map((each) => new Request(each));
       const responses = await NativePromise.all(requests.map((each) => fetch(each)));
       if (responses.some(({ ok, status }) => !ok || status === 206)) throw new TypeError(`Failed to execute '${name}' on 'Cache': Request failed`);
       for (const [place, each] of requests.entries()) await invoke(put, held, each, responses[place]);
     };
     cache.prototype.add = { add(request) { return store("add", this, [request]); } }.add;
-    cache.prototype.addAll = { addAll(requests) { return store("addAll", this, [...requests]); } }.addAll;
+    cache.prototype.addAll = { addAll(requests) { return store("addAll", this, requests); } }.addAll;
   }
   wrap(caches?.prototype, ["open", "has", "keys", "delete", "match"]);
   wrap(cookies?.prototype, ["get", "getAll", "set", "delete"]);
