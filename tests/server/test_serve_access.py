@@ -21,11 +21,12 @@ from stillweb.errors import UsageError
 from stillweb.polling import poll
 from stillweb.server.cluster.joining import joined
 from stillweb.server.cluster.nodes import resolve_node_url
+from stillweb.server.engine import Engine
 from stillweb.server.failures import FailureKind, RequestRefused
 from stillweb.server.guard import BODY_BYTES, BodyLimit, LimitedConnection
 from stillweb.server.keys import CLIENT_HEADER, AccessKeys, KeyHolder, read_keys
 from stillweb.server.monitor.monitor import status_of
-from stillweb.server.serving import serve_master, serve_viewer
+from stillweb.server.serving import make_app, serve_master, serve_viewer
 
 KEYS = AccessKeys({"ada": "key-of-ada", "eve": "key-of-eve"}, {"": "node-key"})
 
@@ -316,6 +317,51 @@ async def test_fields_of_a_request_have_a_limit_and_a_time(tmp_path, monkeypatch
 async def test_a_large_body_is_refused_by_the_server(client):
     answer = await client.post("/v1/batch/step", content=b" " * (BODY_BYTES + 1))
     assert (answer.status_code, answer.json()["error"]["kind"]) == (413, FailureKind.TOO_LARGE)
+
+
+# --- a flood of requests without a key -------------------------------------------------------------
+
+
+@pytest.fixture
+def keyed():
+    return make_app(Engine("http://127.0.0.1:1"), KEYS)
+
+
+def anonymous(app):
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
+
+
+async def test_the_schema_and_its_page_are_written_once(keyed, monkeypatch):
+    written = []
+    monkeypatch.setattr(keyed, "openapi", lambda of=keyed.openapi: written.append(1) or of())
+    async with anonymous(keyed) as client:
+        for path in ("/openapi.json", "/docs"):
+            answers = [await client.get(path) for _ in range(3)]
+            assert {each.status_code for each in answers} == {200}
+            assert len({each.content for each in answers}) == 1
+    assert len(written) <= 2
+
+
+async def test_simultaneous_health_checks_ask_the_replay_server_once(keyed, monkeypatch):
+    asked = []
+    answered = asyncio.Event()
+
+    async def proxy_ready(seconds):
+        asked.append(seconds)
+        await answered.wait()
+        return True
+
+    monkeypatch.setattr(keyed.state.engine.vector, "proxy_ready", proxy_ready)
+    async with anonymous(keyed) as client:
+        checks = [asyncio.ensure_future(client.get("/ready")) for _ in range(20)]
+        assert await poll(lambda: bool(asked), timeout=30)
+        checks[0].cancel()  # a client that leaves does not end the check of the others
+        answered.set()
+        answers = [await each for each in checks[1:]]
+        assert {each.status_code for each in answers} == {200}
+        assert len(asked) == 1
+        assert (await client.get("/ready")).status_code == 200
+    assert len(asked) == 2
 
 
 # --- shutdown --------------------------------------------------------------------------------------

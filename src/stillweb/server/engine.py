@@ -102,6 +102,7 @@ class Engine(Started):
         self.lease_requests: IdempotencyCache[dict[str, Any]] = IdempotencyCache(_LEASE_RESPONSES)
         self.memory: dict[str, int] = {}  # of the last sample of the monitor
         self._thumbnails = OperationQueue("thumbnail", 1, _THUMBNAILS)
+        self._replay_check: asyncio.Future[bool] | None = None
         self.closing = asyncio.Event()
         self.changes = 0
         self._change = asyncio.Event()
@@ -271,6 +272,12 @@ class Engine(Started):
     async def _open(self, lease: Lease, start: Start) -> tuple[Observation, Mapping[str, Any]]:
         url = None if start.task else start.url
         return await self.vector.reset(lease.session, task=start.task, url=url, seed=start.seed)
+
+    async def replay_ready(self) -> bool:
+        """Return True if the replay server is ready; simultaneous calls share one request to it."""
+        if self._replay_check is None or self._replay_check.done():
+            self._replay_check = asyncio.ensure_future(self.vector.proxy_ready(0))
+        return await asyncio.shield(self._replay_check)
 
     async def _replay_restarted(self) -> bool:
         """Return True if the replay server was not ready and has become ready."""

@@ -7,8 +7,9 @@ reach it. Requests of web pages from other origins are always refused.
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -268,9 +269,11 @@ def base_app(title: str, description: str, keys: AccessKeys) -> FastAPI:
         title=title,
         version=__version__,
         description=description,
+        openapi_url=None,  # see `_add_schema`
         docs_url=None,  # see `serving.page`
         redoc_url=None,
     )
+    _add_schema(app)
     app.add_exception_handler(StillwebError, failed)
     app.add_exception_handler(HTTPException, failed_http)
     app.add_exception_handler(RequestValidationError, failed_validation)
@@ -281,17 +284,30 @@ def base_app(title: str, description: str, keys: AccessKeys) -> FastAPI:
     return app
 
 
+def _add_schema(app: FastAPI) -> None:
+    """Add /openapi.json, written once: clients without a key can request it as often as they like."""
+
+    @cache
+    def schema() -> bytes:
+        return json.dumps(app.openapi(), ensure_ascii=False).encode()
+
+    async def send() -> Response:
+        return Response(schema(), media_type="application/json")
+
+    app.add_api_route("/openapi.json", send, methods=["GET"], include_in_schema=False)
+
+
 def page_router(page: str) -> APIRouter:
     """Return the routes of a page ("monitor" or "viewer") with its style sheet and its script."""
     routes = APIRouter()
     for suffix, media_type in _MEDIA_TYPES.items():
         name = f"{page}.{suffix}"
-        send = partial(_page_file, f"stillweb.server.{page}", name, media_type)
+        content = files(f"stillweb.server.{page}").joinpath("web", name).read_bytes()
+        send = partial(_page_file, content, media_type)
         path = "/" if suffix == "html" else f"/{name}"
         routes.add_api_route(path, send, methods=["GET"], include_in_schema=False, name=name)
     return routes
 
 
-async def _page_file(package: str, name: str, media_type: str) -> Response:
-    text = files(package).joinpath("web", name).read_text("utf-8")
-    return Response(text, media_type=media_type, headers=_PAGE_HEADERS)
+async def _page_file(content: bytes, media_type: str) -> Response:
+    return Response(content, media_type=media_type, headers=_PAGE_HEADERS)

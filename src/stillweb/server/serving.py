@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -251,8 +251,12 @@ def make_app(engine: Engine, keys: AccessKeys) -> FastAPI:
     app.add_api_websocket_route("/ws", openenv.socket)
     app.include_router(verltool.router("/verl-tool"))
 
+    @cache
+    def text() -> str:
+        return page(app.openapi())
+
     async def docs() -> HTMLResponse:
-        return HTMLResponse(page(app.openapi()))
+        return HTMLResponse(text())
 
     app.add_api_route("/docs", docs, methods=["GET"], include_in_schema=False)
     return app

@@ -155,7 +155,7 @@ async def health() -> Response:
 async def ready(engine: EngineOf) -> Response:
     """Return 200 if the server can start episodes; otherwise 503 and what is missing."""
     missing = ["the server is shutting down"] if engine.leases.draining else []
-    if not await engine.vector.proxy_ready(0):
+    if not await engine.replay_ready():
         missing.append(f"the replay server at {engine.proxy} is not ready")
     code = HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK
     return JsonResponse({"ready": not missing, "missing": missing}, status_code=code)
