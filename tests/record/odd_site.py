@@ -35,8 +35,18 @@ RAW = {
     "/two-lengths": OK + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\nhi!",
     "/no-http": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
     "/empty": b"",
+    "/large-head": OK + b"X-A: " + b"a" * (300 << 10) + b"\r\nContent-Length: 2\r\n\r\nhi",
 }
-BROKEN = ("/less-than-said", "/cut", "/two-lengths", "/no-http", "/empty", "/reset", "/reset-within")
+BROKEN = (
+    "/less-than-said",
+    "/cut",
+    "/two-lengths",
+    "/no-http",
+    "/empty",
+    "/large-head",
+    "/reset",
+    "/reset-within",
+)
 
 
 @dataclass

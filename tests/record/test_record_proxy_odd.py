@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -93,6 +93,21 @@ async def test_a_broken_answer_is_reported_and_not_written(odd, collection, ca, 
     assert list(recording.failed) == [ORIGIN + path]
     assert recording.failed[ORIGIN + path]
     assert entries(recording)[path][0] == "miss"
+
+
+async def test_a_request_without_an_end_to_its_fields_is_refused(odd, collection, ca) -> None:
+    async with recorded(collection, ca, odd.options) as (client, recording):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(recording.url.rpartition(":")[2]))
+        writer.write(f"GET {ORIGIN}/plain HTTP/1.1\r\nHost: odd.test\r\nX-A: ".encode())
+        async with asyncio.timeout(20):
+            with suppress(ConnectionError):
+                while not writer.is_closing() and not reader.at_eof():
+                    writer.write(b"a" * (16 << 10))
+                    await writer.drain()
+            with suppress(ConnectionError):
+                assert (await reader.read()).startswith(b"HTTP/1.1 431")
+        writer.close()
+        assert (await client.get("/plain")).text == "hi"
 
 
 async def test_answers_without_a_body_and_of_a_wrong_length(odd, collection, ca) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,25 +36,31 @@ if TYPE_CHECKING:
 
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r\n]")
 _PATTERN_LENGTH = 13  # bytes that _INTERIM examines
+_HEAD_BYTES = 256 << 10  # start line and fields of one message; as much as Chromium accepts
 
 
 @contextmanager
 def http1_extensions() -> Iterator[None]:
-    """Make mitmproxy accept interim responses, trailer fields and repeated equal Content-Length fields."""
+    """Make mitmproxy accept interim responses, trailer fields and repeated equal Content-Length fields.
+
+    Start line and fields get a size limit: mitmproxy has none.
+    """
     from mitmproxy.net.http import http1
     from mitmproxy.proxy.layers.http import _http1
 
-    client = _http1.Http1Client
+    client, server = _http1.Http1Client, _http1.Http1Server
     read_headers, make_reader = client.read_headers, _http1.make_body_reader
-    read_head = http1.read_response_head
+    read_head, read_request = http1.read_response_head, server.read_headers
     http1.read_response_head = lambda lines: _with_single_length(read_head(lines))
-    client.read_headers = _skip_interim(read_headers)
+    client.read_headers = _with_head_limit(_skip_interim(read_headers), _end_response)
+    server.read_headers = _with_head_limit(read_request, _end_request)
     client.read_body = _with_trailers(client.read_body)
     _http1.make_body_reader = lambda size: _TrailerReader(make_reader(size))
     try:
         yield
     finally:
         client.read_headers, _http1.make_body_reader = read_headers, make_reader
+        server.read_headers = read_request
         http1.read_response_head = read_head
         del client.read_body  # restores the inherited method
 
@@ -104,6 +110,37 @@ def _skip_interim(read_headers: Any) -> Any:
         yield from read_headers(self, event)
 
     return skip_interim
+
+
+def _with_head_limit(read_headers: Any, end: Callable[[Any], Iterator[Any]]) -> Any:
+    from mitmproxy.proxy.events import DataReceived
+
+    def limited(self: Any, event: Any) -> Iterator[Any]:
+        yield from read_headers(self, event)
+        is_reading = getattr(self.state, "__func__", None) is limited
+        if isinstance(event, DataReceived) and is_reading and len(self.buf) > _HEAD_BYTES:
+            self.state = self.done
+            yield from end(self)
+
+    return limited
+
+
+def _end_request(connection: Any) -> Iterator[Any]:
+    from mitmproxy.proxy import commands
+    from mitmproxy.proxy.layers.http._http1 import make_error_response
+
+    yield commands.SendData(connection.conn, make_error_response(431, f"Fields over {_HEAD_BYTES} bytes"))
+    yield commands.CloseConnection(connection.conn)
+
+
+def _end_response(connection: Any) -> Iterator[Any]:
+    from mitmproxy.proxy import commands
+    from mitmproxy.proxy.layers.http._base import ReceiveHttp
+    from mitmproxy.proxy.layers.http._events import ResponseProtocolError
+
+    yield commands.CloseConnection(connection.conn)
+    reason = f"the response's fields are larger than {_HEAD_BYTES} bytes"
+    yield ReceiveHttp(ResponseProtocolError(connection.stream_id, reason))
 
 
 def _with_trailers(read_body: Any) -> Any:
