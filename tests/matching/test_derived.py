@@ -38,6 +38,8 @@ FIRST, OTHER = "Qyv & <zo>", "xu lomp/ 'ti'"
         ("plain>json", json.dumps("a \"b\" & 'c' <d>/\u00e9")[1:-1]),
         ("plain>base64", "YSAiYiIgJiAnYycgPGQ+L8Op"),
         ("slug", "a-b-c-d-e"),
+        ("slug-words", "a-b-c-de"),
+        ("slug-words-utf8>url", "a-b-c-d%C3%A9"),
         ("upper", "A \"B\" & 'C' <D>/\u00c9"),
     ],
 )
@@ -122,6 +124,34 @@ def test_differences_are_values_volatile_or_times(
     volatile = volatile_between(base, split(again, qyv, 1_790_000_005))
     assert isinstance(volatile, set)
     assert isinstance(agree(base, split(other, lompo, 1_790_000_060), volatile), list) is fits
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "other", "since", "fits"),
+    [
+        (b"now", b"now", b"2s", 2.2, True),
+        (b"just now", b"just now", b"1 minute ago", 61, True),
+        (b"0\xc2\xa0minutes", b"0\xc2\xa0minutes", b"1\xc2\xa0minute", 65, True),
+        (b"44m", b"45m", b"45m", 2, True),  # of an earlier entry: it has grown when the same values come last
+        (b"59 minutes ago", b"1 hour, 1 minute ago", b"an hour ago", 2, True),
+        (b"1 min", b"1 min", b"2 min", 2, False),  # the time to read the text
+        (b"44m", b"44m", b"45m", 2, False),
+        (b"now", b"now", b"3 minutes ago", 2, False),
+        (b"9 s", b"9 s", b"25 s", 2, False),
+        (b"now", b"now", b"then", 2, False),
+        (b"2s", b"2s", b"2x", 2, False),
+    ],
+)
+def test_ages_of_the_recorded_visit_may_differ_and_those_that_depend_on_the_value_not(
+    first: bytes, again: bytes, other: bytes, since: float, fits: bool
+) -> None:
+    qyv, lompo = [Encodings("Qyv")], [Encodings("lompo")]
+    base = split(b"<i>" + first + b"</i> Qyv", qyv, 1_790_000_000, 1.0)
+    volatile = volatile_between(base, split(b"<i>" + again + b"</i> Qyv", qyv, 1_790_000_120, 1.0))
+    assert isinstance(volatile, set)
+    atoms = agree(base, split(b"<i>" + other + b"</i> lompo", lompo, 1_790_000_060, since), volatile)
+    assert isinstance(atoms, list) is fits
+    assert not fits or render(Template.of(atoms), lompo) == b"<i>" + first + b"</i> lompo"
 
 
 def test_two_states_of_a_page_are_not_one_recording() -> None:

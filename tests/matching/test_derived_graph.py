@@ -264,7 +264,7 @@ SIZES = [
     "Gr\u00fc\u00dfe",
     "Buy oats, quickly",
     "Buy 12 oats now",
-    "a" * 13,
+    "a" * 15,
     "one two " * 4,
 ]
 

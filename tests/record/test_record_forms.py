@@ -22,6 +22,7 @@ from stillweb.matching.resolver import Policy, UnrecordedAnswers
 from stillweb.model import Request
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.forms.run import FormsOptions, FormsReport, record_forms
+from stillweb.record.forms.sentinels import LEVELS
 from stillweb.record.forms.wanted import WantedForms
 from stillweb.record.harvest.fetch import PageFetcher
 from stillweb.record.login.steps import Login, read_login
@@ -136,6 +137,15 @@ async def test_own_text_is_shown_on_the_pages_behind_a_form(collection: Collecti
         assert b"<li>Tea &amp; two biscuits</li>" in page
     assert send(session, "about")[0] == "exact"
     assert session.describe()["counts"] == {"exact": 2, "derived": 3}
+
+
+async def test_a_form_that_is_gone_for_its_repetition_is_refused(collection: Collection, ca, site) -> None:
+    shown, add, added = site.answers["/notes"], site.answers["/add"], []
+    site.answers["/add"] = lambda asked: added.append(asked) or add(asked)
+    site.answers["/notes"] = lambda asked: site.reply("") if len(added) > len(LEVELS) else shown(asked)
+    report = await recorded(collection, ca, site)
+    refused = next(each.refused for each in report.outcomes if each.name == f"POST {HOME}add note")
+    assert refused == "the page has no such form any more"
 
 
 async def test_only_wanted_forms_are_recorded_within_their_time(collection: Collection, ca, site) -> None:

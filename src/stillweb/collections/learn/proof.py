@@ -13,6 +13,7 @@ import html
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from stillweb.collections.learn.madevalues import holds_text, with_made_values
 from stillweb.collections.learn.recordings import (
@@ -181,8 +182,11 @@ class _Proof:
             if step.label not in touched:
                 continue
             twin = again.get(step.label)
-            encoded = (self._encoded, [Encodings(value) for value in self._again.values])
-            found = _StepTexts.of(step, twin, *encoded) if twin else "only one of two recordings has it"
+            encoded = self._encoded, [Encodings(value) for value in self._again.values]
+            written = self._first.written, self._again.written
+            found = (
+                _StepTexts.of(step, twin, encoded, written) if twin else "only one of two recordings has it"
+            )
             if isinstance(found, str):
                 self._why[step.label] = found
             else:
@@ -254,7 +258,9 @@ class _Proof:
         for label, texts in self._texts.items():
             self._check()
             step = steps.get(label)
-            narrowed = texts.narrowed(step, encoded) if step else "the recording has no such page"
+            narrowed = (
+                texts.narrowed(step, encoded, branch.written) if step else "the recording has no such page"
+            )
             if (
                 isinstance(narrowed, str)
                 and step
@@ -375,7 +381,7 @@ class _Proof:
             # The page that the form leads to may hold a message; its reload holds none.
             if texts is None or url not in wandered or step.label == SHOWN:
                 continue
-            if isinstance(texts.narrowed(wandered[url], self._encoded), str):
+            if isinstance(texts.narrowed(wandered[url], self._encoded, self._first.written), str):
                 varying.add(url)
         return frozenset(varying)
 
@@ -412,23 +418,24 @@ class _StepTexts:
         cls,
         step: RecordedStep,
         again: RecordedStep,
-        values: Sequence[Encodings],
-        twins: Sequence[Encodings],
+        values: tuple[Sequence[Encodings], Sequence[Encodings]] = ((), ()),
+        written: tuple[float, float] = (-inf, -inf),
     ) -> _StepTexts | str:
         """Return the texts, with what is volatile in them; or why the two recordings do not correspond.
 
         Args:
             step: of the first recording.
             again: of the second.
-            values: of the first; those that were typed are equal in both.
-            twins: of the second.
+            values: of both; those that were typed are equal.
+            written: when each recording sent its write, in seconds since 1970.
         """
         response = step.exchange.response
         if response.status != again.exchange.response.status:
             statuses = f"{response.status} and {again.exchange.response.status}"
             return f"two recordings of the same value have status {statuses}"
         found = []
-        for one, other in zip(_texts(step, values), _texts(again, twins), strict=True):
+        texts = map(_texts, (step, again), values, written)
+        for one, other in zip(*texts, strict=True):
             places = volatile_between(one, other)
             if isinstance(places, Difference):
                 return places.text
@@ -439,13 +446,15 @@ class _StepTexts:
             found.append(one)
         return cls(response.status, response.mime, _cookies(step.exchange), *found)
 
-    def narrowed(self, step: RecordedStep, values: Sequence[Encodings]) -> _StepTexts | str:
+    def narrowed(
+        self, step: RecordedStep, values: Sequence[Encodings], written: float = -inf
+    ) -> _StepTexts | str:
         """Return these texts with the encodings that another recording allows too, or why it differs."""
         response = step.exchange.response
         if (response.status, response.mime) != (self.status, self.mime):
             return f"the site answers {response.status} {response.mime} instead of {self.status} {self.mime}"
         found = []
-        for base, other in zip((self.url, self.head, self.body), _texts(step, values), strict=True):
+        for base, other in zip((self.url, self.head, self.body), _texts(step, values, written), strict=True):
             atoms = agree(base, other, base.volatile, counts=True)
             if isinstance(atoms, Difference):
                 return atoms.text
@@ -468,11 +477,11 @@ class _StepTexts:
         return Answer(self.status, self.mime, head, Template.of(self.body.atoms))
 
 
-def _texts(step: RecordedStep, values: Sequence[Encodings]) -> tuple[Split, Split, Split]:
+def _texts(step: RecordedStep, values: Sequence[Encodings], written: float) -> tuple[Split, Split, Split]:
     exchange = step.exchange
     at = from_timestamp(exchange.timestamp).timestamp()
     texts = (exchange.request.url.encode("utf-8", "surrogatepass"), _head(exchange), _body(exchange))
-    url, head, body = (split(text, values, at) for text in texts)
+    url, head, body = (split(text, values, at, at - written) for text in texts)
     return url, head, body
 
 
@@ -520,7 +529,7 @@ def touched_labels(
         if _is_same(step, before[label]) and _is_same(step, again[label]):
             clean.append(step.exchange.request.url)
             continue
-        same = _StepTexts.of(before[label], again[label], (), ())
+        same = _StepTexts.of(before[label], again[label])
         if isinstance(same, str) or isinstance(same.narrowed(step, ()), str):
             touched.add(label)
         else:
@@ -537,7 +546,7 @@ def touched_labels(
 
 def differs_in_structure(one: RecordedStep, other: RecordedStep) -> bool:
     """Return True if two recordings of a page that no write lies between differ in more than words."""
-    return not _is_same(one, other) and isinstance(_StepTexts.of(one, other, (), ()), str)
+    return not _is_same(one, other) and isinstance(_StepTexts.of(one, other), str)
 
 
 def _is_same(one: RecordedStep, other: RecordedStep) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stillweb.matching.derived.domain import Kind
 from stillweb.model import Exchange
+from stillweb.urls import from_timestamp
 
 WRITE, SHOWN, AGAIN, REDIRECT, AFTER = "write", "shown", "again", "redirect", "after"
 """Labels of a form's own request, of the page that its redirects lead to, its reload, redirects, and of what
@@ -32,6 +33,11 @@ class RecordedBranch:
     steps: tuple[RecordedStep, ...]
     opened: tuple[Exchange, ...] = ()
 
+    @property
+    def written(self) -> float:
+        """When the form was sent, in seconds since 1970."""
+        return from_timestamp(self.steps[0].exchange.timestamp).timestamp()
+
 
 @dataclass(frozen=True, slots=True)
 class FormRecordings:
@@ -41,7 +47,7 @@ class FormRecordings:
         name: identifies the form in a collection.
         fields: names and kinds of its free fields.
         searches: whether it is sent by GET.
-        branches: the first; the same values again; then others.
+        branches: the first; the same values again, recorded last; then others.
         untouched: two recordings of the same pages without the write, by label.
         after: names of the forms that each recording sent before this one.
         own: number of the first field of this form; those before, and their values, belong to `after`.

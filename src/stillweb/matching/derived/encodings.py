@@ -73,6 +73,13 @@ def _slug(joint: str) -> _Text:
     return slug
 
 
+def _slug_of_words(text: str, *, ascii_only: bool) -> str:
+    """Return a slug as Django makes it: punctuation within words is left out."""
+    plain = unicodedata.normalize("NFKD" if ascii_only else "NFKC", text)
+    plain = plain.encode("ascii", "ignore").decode("ascii") if ascii_only else plain
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain.lower())).strip("-_")
+
+
 _CHANGES: dict[str, _Change] = {
     PLAIN: lambda text: text,
     "trim": lambda text: text.strip(),
@@ -81,6 +88,8 @@ _CHANGES: dict[str, _Change] = {
     "upper": lambda text: text.upper(),
     "slug": _slug("-"),
     "slug_": _slug("_"),
+    "slug-words": partial(_slug_of_words, ascii_only=True),
+    "slug-words-utf8": partial(_slug_of_words, ascii_only=False),
     **{name: _dated(notation) for name, notation in _NOTATIONS.items()},
 }
 

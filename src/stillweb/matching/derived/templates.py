@@ -1,11 +1,11 @@
 """Templates: one recorded text in which the values of a form are slots.
 
 `split` cuts a recorded text into atoms: words, single other bytes, and slots where a value occurs in one of
-its encodings. `agree` compares two recordings atom by atom. Their slots must be at the same places; other
-atoms must be equal, or be volatile: they differ between two recordings of the *same* value, or both are the
-time of their recording. Numbers that differ as the lengths of the values do become counts. Any other
-difference refuses the text: it depends on the value in an unknown way, as a total, an excerpt or a message
-does. Pure.
+its encodings. `agree` compares two recordings atom by atom. Their slots must be at the same places. Other
+atoms must be equal, or be volatile: they differ between two recordings of the *same* value. They may also
+be the time of their recordings, or ages of what the recorded visit made ("now" and "2s"). Numbers that
+differ as the lengths of the values do become counts. Any other difference refuses the text: it depends on the
+value in an unknown way, as a total, an excerpt or a message does. Pure.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from stillweb.matching.derived.encodings import MEASURES, Encodings
@@ -21,12 +22,36 @@ from stillweb.matching.derived.encodings import MEASURES, Encodings
 _TOKEN = (
     rb"(?<=[\"'])(?=[^\"']*[0-9])(?=[^\"']*[A-Z])(?=[^\"']*[a-z])[A-Za-z0-9][A-Za-z0-9_.~=-]{39,}(?=[\"'])"
 )
-_FINE = re.compile(_TOKEN + rb"|[A-Za-z0-9]+|[^A-Za-z0-9]")
+_UNITS = {
+    **dict.fromkeys((b"s", b"sec", b"second"), 1),
+    **dict.fromkeys((b"m", b"min", b"minute"), 60),
+    **dict.fromkeys((b"h", b"hr", b"hour"), 3600),
+    **dict.fromkeys((b"d", b"day"), 86400),
+    **dict.fromkeys((b"w", b"week"), 7 * 86400),
+    **dict.fromkeys((b"mo", b"month"), 30 * 86400),
+    **dict.fromkeys((b"y", b"yr", b"year"), 365 * 86400),
+}
+_YOUNG = dict.fromkeys(
+    (b"now", b"just now", b"right now", b"moments", b"a moment", b"a few seconds", b"less than a minute"), 60
+)
+_UNIT = rb"(?:secs?|seconds?|mins?|minutes?|hrs?|hours?|days?|weeks?|mo|months?|yrs?|years?|[smhdwy])"
+_GAP = rb"(?: |\xc2\xa0|&nbsp;)?"
+# An age, as of a post, is one word: "just now" and "1 minute ago" have no equal number of words.
+_AGE = (
+    rb"(?<![A-Za-z0-9.#])(?:" + rb"|".join(_YOUNG) + rb"|(?:[0-9]{1,3}" + _GAP
+    + rb"|(?:an?|one) (?=[a-z]{3}))" + _UNIT + rb"(?:,?" + _GAP + rb"(?:and )?[0-9]{1,2}" + _GAP + _UNIT
+    + rb")?)(?: ago)?(?![A-Za-z0-9])"
+)  # fmt: skip
+_IS_AGE = re.compile(_AGE)
+_AGE_PART = re.compile(rb"([0-9]{1,3}|an?|one)" + _GAP + rb"(" + _UNIT + rb")(?![A-Za-z0-9])")
+_FINE = re.compile(_TOKEN + rb"|" + _AGE + rb"|[A-Za-z0-9]+|[^A-Za-z0-9]")
 _WORD = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _CONTEXT = 24  # atoms of context in the reason of a refusal
 _CLOCK = re.compile(rb"([0-2]?[0-9]):([0-5][0-9])(?::([0-5][0-9]))?")
 _DIGITS = 9  # of a length
 _SKEW = 90  # seconds by which a server's time of a response may differ from the recorder's
+_LATE = 1  # seconds by which an age may be early
+_VISIT = 2  # seconds before a write, in which its visitor logged in or opened the page
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +102,35 @@ class Count:
         return b"%d" % number if not numbers and self.low <= number <= self.high else None
 
 
+@dataclass(frozen=True, slots=True)
+class Age:
+    """A place for the age of something that the visit of each recording made, such as "2s" or "just now".
+
+    Attributes:
+        text: in the first recording.
+        born: least and greatest second after the write, by all recordings.
+    """
+
+    text: bytes
+    born: tuple[float, float]
+
+    @classmethod
+    def of(cls, text: bytes, since: float) -> Age | None:
+        """Return the age that a text may be, `since` seconds after the write; None if it is none."""
+        span = _age(text)
+        born = (max(-_VISIT, since - span[1]), since - span[0] + _LATE) if span else (inf, -inf)
+        return cls(text, born) if born[0] <= born[1] < inf else None
+
+    def narrowed(self, text: bytes, since: float) -> Age | None:
+        """Return the age that a further recording allows; None if it is not as old in both."""
+        other = Age.of(text, since)
+        born = (max(self.born[0], other.born[0]), min(self.born[1], other.born[1])) if other else (inf, -inf)
+        return Age(self.text, born) if born[0] <= born[1] else None
+
+
 Piece = bytes | Slot | Count
-Atom = bytes | Slot | Count
-"""A word, a single other byte, a slot, or a count."""
+Atom = bytes | Slot | Count | Age
+"""A word, an age, a single other byte, a slot, or a count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +144,8 @@ class Template:
         """Join atoms between slots."""
         pieces: list[Piece] = []
         literal: list[bytes] = []
-        for atom in atoms:
+        for each in atoms:
+            atom = each.text if isinstance(each, Age) else each
             if isinstance(atom, bytes):
                 literal.append(atom)
                 continue
@@ -142,10 +194,12 @@ class Split:
 
     Attributes:
         at: seconds since 1970.
+        since: seconds since the write of its visit.
     """
 
     atoms: list[Atom]
     at: float = 0.0
+    since: float = inf
     volatile: set[int] = field(default_factory=set)
     values: Sequence[Encodings] = ()
 
@@ -154,7 +208,7 @@ class Split:
         return [atom for atom in self.atoms if isinstance(atom, Count)]
 
 
-def split(text: bytes, values: Sequence[Encodings], at: float = 0.0) -> Split:
+def split(text: bytes, values: Sequence[Encodings], at: float = 0.0, since: float = inf) -> Split:
     """Cut a text into atoms; the longest encoding of a value wins at each place."""
     slots: dict[bytes, Slot] = {}
     for number, value in enumerate(values):
@@ -162,7 +216,7 @@ def split(text: bytes, values: Sequence[Encodings], at: float = 0.0) -> Split:
             if encoded in text:  # one search for each is faster than a pattern of hundreds
                 slots.setdefault(encoded, Slot(number, names))
     if not slots:
-        return Split(_FINE.findall(text), at, values=values)
+        return Split(_FINE.findall(text), at, since, values=values)
     pattern = b"|".join(_bounded(encoded) for encoded in sorted(slots, key=len, reverse=True))
     atoms: list[Atom] = []
     place = 0
@@ -171,7 +225,7 @@ def split(text: bytes, values: Sequence[Encodings], at: float = 0.0) -> Split:
         atoms.append(slots[match[0]])
         place = match.end()
     atoms += _FINE.findall(text[place:])
-    return Split(atoms, at, values=values)
+    return Split(atoms, at, since, values=values)
 
 
 def _bounded(encoded: bytes) -> bytes:
@@ -224,6 +278,9 @@ def _common(base: Split, other: Split, place: int, *, may_differ: bool, counts: 
     if isinstance(one, Slot) and isinstance(two, Slot) and one.field == two.field:
         both = one.encodings & two.encodings
         return Slot(one.field, both) if both else "the value is written in no known encoding"
+    if isinstance(one, Age):
+        aged = one.narrowed(two, other.since) if isinstance(two, bytes) else None
+        return aged or "an age depends on the value"
     if isinstance(one, Count) and isinstance(two, bytes) and _is_number(two):
         return one.narrowed(other.values, int(two)) or "a number depends on the value"
     if _is_one_text(base, other, place):
@@ -232,7 +289,9 @@ def _common(base: Split, other: Split, place: int, *, may_differ: bool, counts: 
         return "a value is in one recording only"
     if one == two or may_differ or _is_time(base, other, place):
         return one
-    return (_count(base, other, one, two) if counts else None) or "a part depends on the value"
+    age = Age.of(one, base.since)
+    differs = (age and age.narrowed(two, other.since)) or (counts and _count(base, other, one, two))
+    return differs or "a part depends on the value"
 
 
 def _other_length(base: Split, other: Split, volatile: set[int]) -> str:
@@ -242,7 +301,7 @@ def _other_length(base: Split, other: Split, volatile: set[int]) -> str:
     place = next(
         (n for n, (a, b) in enumerate(zip(base.atoms, other.atoms, strict=False))
          if a != b and n not in volatile and (isinstance(a, bytes) or isinstance(b, bytes))
-         and not isinstance(a, Count)),
+         and not isinstance(a, Count | Age)),
         min(len(base.atoms), len(other.atoms)),
     )  # fmt: skip
     return f"more than the value differs: {_around(base, other, place)}"
@@ -344,6 +403,19 @@ def _is_time(base: Split, other: Split, place: int) -> bool:
     return abs((clocks[1] - clocks[0] - passed + 43200) % 86400 - 43200) <= _SKEW
 
 
+def _age(text: bytes) -> tuple[float, float] | None:
+    """Return least and greatest seconds of an age; sites round in different ways."""
+    if not _IS_AGE.fullmatch(text):
+        return None
+    if (below := _YOUNG.get(text.removesuffix(b" ago"))) is not None:
+        return 0, below
+    stated, unit = 0.0, 0.0
+    for number, name in _AGE_PART.findall(text):
+        unit = _UNITS.get(name) or _UNITS[name.removesuffix(b"s")]
+        stated += (int(number) if number.isdigit() else 1) * unit
+    return max(0, stated - unit / 2), stated + unit
+
+
 def _clock_around(split: Split, place: int) -> int | None:
     """Return the second of the day of the clock that an atom is a part of; None if it is of none."""
     start = max(0, place - 4)
@@ -373,6 +445,6 @@ def _text(atoms: Sequence[Atom]) -> str:
         else f"{{{atom.field + 1}}}"
         if isinstance(atom, Slot)
         else "{length}"
-        for atom in atoms
+        for atom in (each.text if isinstance(each, Age) else each for each in atoms)
     )
     return re.sub(r"\s+", " ", "".join(texts)).strip()

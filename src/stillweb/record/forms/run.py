@@ -47,7 +47,7 @@ from stillweb.record.forms.plan import (
     plan_forms,
 )
 from stillweb.record.forms.scripts import ScriptForm, read_all_scripts
-from stillweb.record.forms.sentinels import LEVELS, sentinels
+from stillweb.record.forms.sentinels import sentinels
 from stillweb.record.forms.visits import FormVisits, Variants, Walk
 from stillweb.record.forms.wanted import WantedForms
 from stillweb.record.harvest.connections import TooLarge
@@ -360,14 +360,17 @@ class _FormsRun:
         found = self._first_of(path, first, probes)
         touched, _ = await asyncio.to_thread(touched_labels, found, self._deadline.check)
         again = tuple(url for url in probes if url in touched or self._visits.in_order)
-        branches = [first]
-        for values in (sets[0], *sets[1 : len(LEVELS)]):
+        others = []
+        for values in sets[1:]:
             branch = await self._visits.record(path, values, again)
             if not isinstance(branch, str):
-                branches.append(branch)
-        return replace(
-            found, branches=tuple(branches), opened=tuple(walk.opened), wandered=tuple(walk.wandered)
-        )
+                others.append(branch)
+        # Last, so that ages and other parts that change with time differ from the first recording.
+        twin = await self._visits.record(path, sets[0], again)
+        if isinstance(twin, str):
+            return twin
+        branches = (first, twin, *others)
+        return replace(found, branches=branches, opened=tuple(walk.opened), wandered=tuple(walk.wandered))
 
     def _first_of(self, path: Variants, first: RecordedBranch, probes: Sequence[str]) -> FormRecordings:
         twins = [self._visits.untouched(url) for url in probes]
