@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 from stillweb.collections.layout import Collection
@@ -73,11 +75,18 @@ def pages() -> dict[str, str]:
     }
 
 
-def build(root: Path, name: str = "shop") -> Collection:
-    """Write and seal the shop as a collection."""
+def drawn(html: str) -> str:
+    """Return a page without content; a script writes that of `html` into it."""
+    head, _, body = html.partition("<body>")
+    return f"{head}<body><script>document.body.innerHTML = {json.dumps(body)}</script></body>"
+
+
+def build(root: Path, name: str = "shop", change: Callable[[str], str] = str) -> Collection:
+    """Write and seal the shop, with changed HTML, as a collection."""
     collection = Collection.create(root, name)
     with CollectionWriter(collection) as writer:
         for path, html in pages().items():
+            html = change(html)
             body = html.encode()
             headers = (("Content-Type", "text/html; charset=utf-8"), ("Content-Length", str(len(body))))
             response = Response(200, "OK", headers, body)

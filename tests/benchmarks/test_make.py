@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ from stillweb.benchmarks.audit import (
     selected_names,
     static_findings,
 )
-from stillweb.benchmarks.make import write_audit_report
+from stillweb.benchmarks.make import MadeTasks, _is_impossible_due, write_audit_report
 from stillweb.cli.tasks import tasks as command
 from stillweb.env import Task, load_tasks, native_tasks
 from stillweb.env.tasks.evaluators import AnswerEvaluator, ScriptEvaluator, UrlEvaluator
@@ -149,3 +150,14 @@ def test_command(shop, tmp_path):
     assert audited.exit_code == 0, audited.output
     assert json.loads(audited.stdout)["errors"] == 0
     assert "have an error" in (tmp_path / "a.html").read_text()
+
+
+@pytest.mark.parametrize(("dropped", "due"), [(0, True), (3, True), (4, False)])
+def test_impossible_tasks_are_a_fifth_of_those_that_are_not_dropped(dropped, due):
+    made = MadeTasks("shop", "", OPTIONS, dropped=Counter({("report", "walks: reward"): dropped}))
+    assert _is_impossible_due(made, Counter(report=10, open=5, impossible=2)) is due
+
+
+def test_impossible_tasks_are_made_alone_if_no_other_family_is_requested():
+    made = MadeTasks("shop", "", MakeOptions(families=("impossible",)))
+    assert _is_impossible_due(made, Counter(impossible=50))

@@ -1,8 +1,8 @@
 """Candidates of tasks, and the facts of a recording's pages that they are made of. Pure.
 
-A candidate has a goal, an evaluator, and what an oracle does. Each family (`reading`, `forms`, `games`) is a
-generator of candidates. A candidate is a claim that `proof` tests in the browser; the families only make sure
-that the question has one answer in the whole recording:
+A candidate has a goal, an evaluator, and what an oracle does. Each family (`reading`, `forms`, `scripted`) is
+a generator of candidates. A candidate is a claim that `proof` tests in the browser; the families only make
+sure that the question has one answer in the whole recording:
 
 - a subject names one page, or all its pages give the same value for the attribute;
 - a description fits one page.
@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from itertools import zip_longest
+from typing import Any, TypeVar
 
 from stillweb import clock
 from stillweb.benchmarks.pages import PRICE, SiteFact, SitePage, fold
@@ -35,12 +36,14 @@ _ATTRIBUTE = re.compile(r"[^\W\d_][^\W_]*(?:[ '-][^\W_]+)*(?: \([^()]+\))?")
 _COUNTERS = ("link", "rowid", "row", "row id", "number", "index")  # columns that only count rows
 _BUTTONS = ("action", "actions", "operations", "options")  # columns of buttons
 _HEADING = re.compile(r"(?:\d+(?:\.\d+)*\.? )?[^\W\d_a-z]")
-_STATE = re.compile(r"\b(?:returning|showing|found) [\d,]+|\((?:hide|show|edit)\)", re.IGNORECASE)
+_STATE = re.compile(r"\b(?:returning|showing|found) [\d,]+|\((?:hide|show|edit)\)|[\[\]]|!$", re.IGNORECASE)
 _WORDS_OF_VALUE = 8
+_COUNTED = re.compile(r"\s\(\d{1,3}\)$")  # an option of a filter, with the number of its entries
 _FOOTNOTE = re.compile(r"(?:[(\[]\w{1,2}[)\]]\s*)+")
 _TIME_LIKE = re.compile(r"\b\d{1,2}:\d{2}(:\d{2})?\b|\bago\b", re.IGNORECASE)
 
 Act = Mapping[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +224,12 @@ class SiteFacts:
         return tuple(dict.fromkeys([*column[:WRONG_ANSWERS], fact.subject, fact.attribute, NOT_FOUND]))
 
 
+def in_turn(*sources: Iterator[T]) -> Iterator[T]:
+    """Yield the first item of each iterator, then the second of each."""
+    for turn in zip_longest(*sources):
+        yield from (each for each in turn if each is not None)
+
+
 def question_of(fact: SiteFact) -> tuple[str, ...]:
     """Return what identifies the question that a fact answers."""
     return (fact.shape, *map(fold, (fact.subject, fact.attribute, fact.context)))
@@ -235,7 +244,12 @@ def is_name(text: str) -> bool:
 
 def is_heading(text: str) -> bool:
     """Return whether a heading describes its section: words, possibly after a number such as "8.7."."""
-    return is_name(text) and bool(_HEADING.match(text)) and len(text) >= 6 and not _STATE.search(text)
+    return is_name(text) and bool(_HEADING.match(text)) and len(text) >= 6 and not is_state(text)
+
+
+def is_state(text: str) -> bool:
+    """Return whether a heading says what the page does or did, such as "No tab selected!"."""
+    return bool(_STATE.search(text))
 
 
 def is_title(text: str) -> bool:
@@ -250,6 +264,7 @@ def is_value(text: str) -> bool:
         and len(text.split()) <= _WORDS_OF_VALUE
         and not re.search(r"\w\w\. ?$|(?:\.\.\.|…)$", text)
         and not _FOOTNOTE.fullmatch(text)
+        and not _COUNTED.search(text)
         and bool(re.search(r"[^\W_]", text))
         and not _TIME_LIKE.search(text)
         and "“" not in text

@@ -13,14 +13,13 @@ import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
 from PIL import Image
 
 from stillweb import clock
-from stillweb.benchmarks.candidates import SiteFacts, TaskCandidate
+from stillweb.benchmarks.candidates import SiteFacts, TaskCandidate, in_turn
 from stillweb.benchmarks.forms import (
     change_and_verify,
     choose_options,
@@ -28,10 +27,10 @@ from stillweb.benchmarks.forms import (
     search_words,
     send_forms,
 )
-from stillweb.benchmarks.games import game_plans
 from stillweb.benchmarks.plan import TaskPlan, TaskPlanner
 from stillweb.benchmarks.proof import ProofOptions, ProofResult, TaskProver
 from stillweb.benchmarks.reading import FAMILIES
+from stillweb.benchmarks.scripted import game_plans, game_tasks, with_rendered
 from stillweb.benchmarks.site import SiteMap, read_site, split_pages
 from stillweb.browser.profile import LEVEL
 from stillweb.collections.layout import Collection
@@ -47,13 +46,14 @@ _GENERATORS: dict[str, tuple[Callable[[SiteFacts], Iterator[TaskCandidate]], ...
     "form": (send_forms, press_buttons, search_words),
     "filter": (*FAMILIES["filter"], choose_options),
     "change": (change_and_verify,),
-    "game": (),  # found in the browser (`benchmarks/games.py`)
+    "game": (),  # found in the browser (`benchmarks/scripted.py`)
 }
 ALL_FAMILIES = (
     *("report", "open", "compare", "sort", "filter", "form", "change", "chain", "impossible", "game"),
 )
 _PER_PAGE = 4  # tasks of a template on one page
 _MOST_STEPS = 60
+_IMPOSSIBLE = 0.2  # share of the made tasks, at most: an agent that always answers "N/A" solves them all
 _WAVE = 16  # candidates that are proved before the next ones are chosen, whatever the number of jobs
 
 
@@ -180,24 +180,25 @@ async def make_tasks(
     """
     began = clock.perf()
     site = await asyncio.to_thread(read_site, collection)
-    parts = split_pages(site, options.seed, options.test_share)
-    planner = TaskPlanner(site, parts, collection.name, options.seed, options.starts)
     info = await client.info()
     environment = info.collections.get(collection.name, "")
-    made = MadeTasks(collection.name, environment, options, len(site.pages), dict(planner.starts))
     chosen = EnvOptions(max_steps=_MOST_STEPS)
     async with open_envs(
         client.url, options.jobs, collection=collection.name, level=options.level, options=chosen
     ) as envs:
         prover = TaskProver(client, envs, _proofs(options))
         games: list[TaskPlan] = []
+        judging = game_tasks(collection.name, site.pages)
         if "game" in options.families:
-            found = game_plans(envs[0], collection.name, site.pages, options.seed, options.test_share)
-            async for plan in found:
+            async for plan in game_plans(envs[0], judging, options.seed, options.test_share):
                 games.append(plan)
                 if len(games) >= options.n:
                     break
-        plans = _in_turn(_candidates(site, planner, made, options), iter(games))
+        site = await with_rendered(envs, collection.name, site, {task.start_url for task in judging})
+        parts = split_pages(site, options.seed, options.test_share)
+        planner = TaskPlanner(site, parts, collection.name, options.seed, options.starts)
+        made = MadeTasks(collection.name, environment, options, len(site.pages), dict(planner.starts))
+        plans = in_turn(_candidates(site, planner, made, options), iter(games))
         await _prove_all(prover, planner, plans, made, on_progress)
         made.walk_seconds = prover.walk_seconds
     made.seconds = clock.perf() - began
@@ -234,11 +235,6 @@ async def _prove_all(
         on_progress(made)
 
 
-def _in_turn(*sources: Iterator[TaskPlan]) -> Iterator[TaskPlan]:
-    for turn in zip_longest(*sources):
-        yield from (plan for plan in turn if plan is not None)
-
-
 def _next(plans: Iterator[TaskPlan], count: int) -> list[TaskPlan]:
     return [plan for _, plan in zip(range(count), plans, strict=False)]
 
@@ -265,23 +261,42 @@ def _note(made: MadeTasks, plan: TaskPlan, proof: ProofResult) -> None:
 def _candidates(
     site: SiteMap, planner: TaskPlanner, made: MadeTasks, options: MakeOptions
 ) -> Iterator[TaskPlan]:
-    """Yield plans of the generators in turn; an instance and a goal occur once."""
+    """Yield plans of the generators in turn; an instance and a goal occur once.
+
+    `impossible` waits while it has its share, unless it is the only family.
+    """
     facts = SiteFacts(site, options.seed)
-    running = [make(facts) for family in options.families for make in _GENERATORS[family]]
+    running = [(family, make(facts)) for family in options.families for make in _GENERATORS[family]]
+    planned: Counter[str] = Counter()
     seen: set[Any] = set()
     lost: dict[Any, str] = {}
     crowded: Counter[tuple[str, str]] = Counter()
-    while running:
-        for generator in list(running):
+    went_on = True
+    while went_on:
+        went_on = False
+        for family, generator in list(running):
+            if family == "impossible" and not _is_impossible_due(made, planned):
+                continue
+            went_on = True
             plan = _first_planned(generator, planner, seen, lost, crowded)
             if plan is None:
-                running.remove(generator)
+                running.remove((family, generator))
             else:
+                planned[family] += 1
                 yield plan
     for key, family in lost.items():
         if key not in seen:
             made.tried[family] += 1
             made.dropped[family, "plan: no way within a part"] += 1
+
+
+def _is_impossible_due(made: MadeTasks, planned: Mapping[str, int]) -> bool:
+    """Return whether one more task of the family impossible keeps its share of the tasks not dropped."""
+    if set(made.options.families) == {"impossible"}:
+        return True
+    dropped = sum(count for (family, _), count in made.dropped.items() if family != "impossible")
+    others = sum(planned.values()) - planned["impossible"] - dropped
+    return planned["impossible"] + 1 <= _IMPOSSIBLE * (planned["impossible"] + 1 + others)
 
 
 def _first_planned(

@@ -156,6 +156,8 @@ class TaskPlanner:
             failed: the proof that failed, such as "walks: reward".
             hidden: a link that the browser does not show; no later plan uses it.
         """
+        if plan.task.setup:
+            return None  # a page that sets its own problem has no other way to it
         candidate, without = plan.candidate, plan.without
         sent = candidate.evaluation
         if hidden is not None:

@@ -1,28 +1,39 @@
-"""Candidates of tasks on pages that set and judge their own problem (MiniWoB++).
+"""Pages whose content comes from scripts: read in the browser, since the recorded HTML does not show it.
 
-Such a page draws its problem from a seed, so the recorded HTML does not show it. `game_plans` opens each page
-with each seed, reads the goal and the controls, and writes an oracle that does what the goal names: it fills
-quoted texts into the text fields in order, clicks the controls that the goal names, and then the button that
-sends. The proofs decide whether that solves the problem.
+- Pages that scripts draw: `with_rendered` reads the document after the scripts have run. The recorded HTML is
+  a shell without links and text. Elements that scripts add to a page with a text of its own are not read.
+- Pages that set and judge their own problem (MiniWoB++): `game_plans` opens each page with each seed, reads
+  the goal and the controls, and writes an oracle that does what the goal names. It fills quoted texts into
+  the text fields in order, clicks the controls that the goal names, and then the button that sends. The proofs
+  decide whether that solves the problem.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from stillweb import clock
 from stillweb.benchmarks.candidates import Act, TaskCandidate
-from stillweb.benchmarks.pages import fold
+from stillweb.benchmarks.oracle import retry_episode
+from stillweb.benchmarks.pages import SitePage, fold, read_page
 from stillweb.benchmarks.plan import TaskPlan
+from stillweb.benchmarks.site import SiteMap, with_subjects
 from stillweb.browser.observe.axtree import AxNode
 from stillweb.env import Env, Task
 from stillweb.env.tasks.evaluators import SiteEvaluator
 from stillweb.env.tasks.miniwob import miniwob_tasks
 from stillweb.env.tasks.task import TaskOrigin
 from stillweb.errors import TaskError, UsageError
+from stillweb.urls import wire_url
 
+_MOST_SHELLS = 60  # pages that are opened
+_SHELL = (
+    200  # characters of a page that scripts draw, at most, such as a message for browsers without scripts
+)
 _JUDGE = SiteEvaluator(
     reward="WOB_RAW_REWARD_GLOBAL > 0 ? 1 : 0",
     ended="WOB_DONE_GLOBAL",
@@ -35,6 +46,73 @@ _SENDS = re.compile(r"submit|log ?in|search|ok|send|go|book|next", re.IGNORECASE
 _SEEDS = 4  # problems of a page
 _MOST = 12  # acts of an oracle
 _OTHER_TEXT = "another text"
+
+
+# --- pages that scripts draw -----------------------------------------------------------------------
+
+
+async def with_rendered(
+    envs: Sequence[Env], collection: str, site: SiteMap, without: Container[str] = ()
+) -> SiteMap:
+    """Return a site with the rendered documents of the pages that scripts draw.
+
+    A shell whose script goes to another URL becomes a redirect.
+
+    Args:
+        envs: environments of the collection, one for each page that is opened at the same time.
+        collection: name of the collection.
+        site: the recorded pages.
+        without: URLs of pages that are not opened.
+
+    Raises:
+        InfraError: if browser or proxy fail.
+    """
+    shells = [url for url, page in site.pages.items() if _is_shell(page) and url not in without][
+        :_MOST_SHELLS
+    ]
+    todo = iter(shells)
+    found: dict[str, tuple[str, SitePage] | None] = {}
+
+    async def work(env: Env) -> None:
+        for url in todo:
+            found[url] = await retry_episode(partial(_rendered, env, collection, url))
+
+    async with asyncio.TaskGroup() as group:
+        for env in envs:
+            group.create_task(work(env))
+    return _replaced(site, {url: found[url] for url in shells})
+
+
+def _is_shell(page: SitePage) -> bool:
+    return not page.links and not page.forms and len(page.text) <= _SHELL
+
+
+async def _rendered(env: Env, collection: str, url: str) -> tuple[str, SitePage] | None:
+    """Return a page's URL after its scripts have run, and its document; None if it cannot be opened."""
+    task = Task("rendered", "", url, collection, goal_script="document.documentElement.outerHTML")
+    try:
+        observation, info = await env.reset(task=task)
+    except TaskError:
+        return None
+    end = wire_url(observation.url).partition("#")[0]
+    return end, read_page(end, info["goal"])
+
+
+def _replaced(site: SiteMap, rendered: Mapping[str, tuple[str, SitePage] | None]) -> SiteMap:
+    pages, redirects = dict(site.pages), dict(site.redirects)
+    for url, found in rendered.items():
+        if found is None:
+            continue
+        end, page = found
+        if end != url:
+            del pages[url]
+            redirects[url] = end
+        pages[end] = page
+    changed = replace(site, pages=with_subjects(pages), redirects=redirects)
+    return replace(changed, starts=tuple(dict.fromkeys(filter(None, map(changed.landing, site.starts)))))
+
+
+# --- pages that set their own problem --------------------------------------------------------------
 
 
 def game_oracle(goal: str, nodes: Sequence[AxNode]) -> tuple[Act, ...]:
@@ -75,18 +153,22 @@ def _act(node: AxNode, nodes: Sequence[AxNode], action: str, **more: str) -> Act
     }
 
 
+def game_tasks(collection: str, urls: Iterable[str]) -> list[Task]:
+    """Return a task for each page that sets and judges its own problem."""
+    try:
+        return miniwob_tasks(urls, collection=collection)
+    except UsageError:
+        return []  # no such page
+
+
 async def game_plans(
-    env: Env, collection: str, urls: Iterable[str], seed: int, test_share: float
+    env: Env, tasks: Sequence[Task], seed: int, test_share: float
 ) -> AsyncIterator[TaskPlan]:
-    """Yield plans of tasks on the pages that judge themselves, page after page and then seed after seed.
+    """Yield plans of the tasks of `game_tasks`, page after page and then seed after seed.
 
     Raises:
         InfraError: if browser or proxy fail.
     """
-    try:
-        tasks = miniwob_tasks(urls, collection=collection)
-    except UsageError:
-        return  # no such page
     parts = clock.seeded("games", seed)
     tasks = clock.seeded("games", seed, "order").sample(tasks, len(tasks))
     split = {task.start_url: "test" if parts.random() < test_share else "train" for task in tasks}

@@ -1,0 +1,74 @@
+"""Pages that scripts draw are read as the browser shows them; oracles of pages that set their own problem."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import shop_site
+
+from stillweb.benchmarks.scripted import game_oracle, with_rendered
+from stillweb.benchmarks.site import read_site
+from stillweb.browser.observe.axtree import AxNode
+from stillweb.env import EnvOptions
+from stillweb.env.env import open_envs
+from stillweb.replay import ReplayOptions, serve
+
+HOME, LAMPS = f"{shop_site.ORIGIN}/", f"{shop_site.ORIGIN}/lamps"
+FORWARD = "<!doctype html><title>x</title><body><script>history.replaceState(0, '', '/staff')</script></body>"
+
+
+def nodes(*named: tuple[str, str]) -> list[AxNode]:
+    return [AxNode(f"b{n}", role, name, "", (), 0, n, "") for n, (role, name) in enumerate(named)]
+
+
+def test_texts_are_filled_in_order_and_the_form_is_sent():
+    page = nodes(("textbox", ""), ("textbox", ""), ("button", "Login"))
+    acts = game_oracle('Enter the username "ann" and the password "Xy1" and press login.', page)
+    assert acts == (
+        {"action": "fill", "role": "textbox", "name": "", "value": "ann"},
+        {"action": "fill", "role": "textbox", "name": "", "nth": 1, "value": "Xy1"},
+        {"action": "click", "role": "button", "name": "Login"},
+    )
+
+
+def test_one_text_goes_into_all_fields():
+    page = nodes(("textbox", ""), ("textbox", ""), ("button", "Submit"))
+    acts = game_oracle('Enter the password "k9" into both text fields and press submit.', page)
+    assert [act.get("value") for act in acts] == ["k9", "k9", None]
+
+
+def test_named_controls_are_clicked_in_the_order_of_the_goal():
+    page = nodes(("checkbox", "b"), ("checkbox", "a c"), ("checkbox", "d"), ("button", "Submit"))
+    acts = game_oracle("Select a c, b and click Submit.", page)
+    assert [act["name"] for act in acts] == ["a c", "b", "Submit"]
+
+
+def test_a_part_of_a_word_names_no_control():
+    assert game_oracle("Click on the banana.", nodes(("button", "an"))) == ()
+
+
+def _draws(html: str) -> str:
+    return FORWARD if "Contact |" in html else shop_site.drawn(html)
+
+
+@pytest.mark.browser
+async def test_pages_that_scripts_draw_have_links_and_facts(ca, site, tmp_path):
+    shop = shop_site.build(tmp_path, change=_draws)
+    shells = read_site(shop)
+    assert not any(page.links or page.facts for page in shells.pages.values())
+    async with (
+        serve([shop], ca, ReplayOptions(port=0, session_ports=None)) as server,
+        open_envs(server.url, 2, collection="shop", level="exact", options=EnvOptions(max_steps=2)) as envs,
+    ):
+        found = await with_rendered(envs, "shop", shells, without={LAMPS})
+    contact = f"{shop_site.ORIGIN}/contact"
+    assert found.landing(contact) == f"{shop_site.ORIGIN}/staff"
+    assert found.pages[LAMPS].links == ()
+    for url in found.pages.keys() - {LAMPS, f"{shop_site.ORIGIN}/staff"}:
+        assert replace(found.pages[url], content="", text="") == replace(site.pages[url], content="", text="")
+    assert found.starts == (HOME,)
+
+
+async def test_pages_with_content_are_not_opened(site):
+    assert (await with_rendered([], "shop", site)).pages == site.pages
