@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 import shop_site
 
-from stillweb.benchmarks.candidates import SiteFacts, answer_evaluator
+from stillweb.benchmarks.candidates import SiteFacts, answer_evaluator, is_heading, is_value
 from stillweb.benchmarks.forms import change_and_verify, press_buttons, search_words, send_forms
 from stillweb.benchmarks.pages import SitePage, read_page
 from stillweb.benchmarks.plan import TaskPlanner
 from stillweb.benchmarks.reading import (
+    chain_links,
     chain_prices,
     compare_items,
     compare_rows,
@@ -128,6 +129,7 @@ def test_an_invented_name_has_parts_of_two_names_with_the_same_attribute():
         (("Railing near the lamp is loose", "Crane near the gate makes noise"), 0),
         (("The Lord of the Rings", "The Wings of the Dove"), 1),
         (("Clean software", "Update kernels"), 1),
+        (("DOTALL, S", "IGNORECASE, I"), 0),
     ],
 )
 def test_sentences_are_no_names_to_invent_from(names, count):
@@ -168,6 +170,18 @@ def test_a_column_of_buttons_is_not_asked_for():
     table = f"<table><tr><th>Name</th><th>Actions</th></tr>{rows}</table>"
     page = read_page("https://s.test/a", f"<body><h1>Staff list</h1>{table}</body>")
     assert list(report_values(SiteFacts(SiteMap({page.url: page}), 7))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("Oak (3)", False), ("Oak (1984)", True), ("Oak(3)", True), ("3", True)]
+)
+def test_an_option_of_a_filter_with_its_count_is_no_value(text, value):
+    assert is_value(text) is value
+
+
+def test_a_heading_in_brackets_describes_no_section():
+    assert not is_heading("Search in [root]")
+    assert is_heading("Search in root")
 
 
 def test_an_invented_row_belongs_to_one_table():
@@ -347,6 +361,35 @@ def test_a_recording_of_one_page_makes_tasks_that_begin_there():
     assert found
 
 
+def _sections(url: str, body: str, *names: str) -> SitePage:
+    return read_page(
+        url, f"<body><h1>{names[0]}</h1>{body}{''.join(f'<h2>{n}</h2>' for n in names[1:])}</body>"
+    )
+
+
+def test_each_page_gives_a_question_about_its_sections_before_one_gives_two():
+    pages = [
+        _sections("https://a.test/1", "", "Lamps", "Oak lamps", "Tin lamps", "Glass lamps"),
+        _sections("https://a.test/2", "", "Chairs", "Oak chairs", "No chair selected!", "Tin chairs"),
+        _sections("https://a.test/3", "", "Tables", "Oak tables", "Tin tables"),
+    ]
+    found = list(report_sections(SiteFacts(SiteMap({each.url: each for each in pages}), 7)))
+    assert {each.visits[0] for each in found[:2]} == {pages[0].url, pages[2].url}
+    assert [each.answer for each in found if each.visits == (pages[0].url,)] == ["Tin lamps", "Glass lamps"]
+    assert len(found) == 3
+
+
+def test_a_link_to_the_page_itself_is_not_followed():
+    link = '<a href="/1?view=b">{}</a>'
+    pages = [
+        _sections("https://a.test/1", link.format("lamps"), "Lamps", "Oak lamps", "Tin lamps"),
+        _sections("https://a.test/1?view=b", link.format("lamps"), "Lamps", "Oak lamps", "Tin lamps"),
+        _sections("https://a.test/3", link.format("All lamps"), "Tables", "Oak tables", "Tin tables"),
+    ]
+    found = list(chain_links(SiteFacts(SiteMap({each.url: each for each in pages}), 7)))
+    assert [each.visits for each in found] == [("https://a.test/3", "https://a.test/1?view=b")]
+
+
 def test_a_title_that_another_page_has_too_is_no_description():
     text = "A page with a few words about a lamp."
     article = read_page(
@@ -389,6 +432,13 @@ def test_another_start_page_replaces_one_from_which_a_walk_solved_the_task(shop)
     other = plans.after(first, "oracle: control", hidden)
     assert other is None or hidden not in other.clicks
     assert hidden not in site.edges[hidden.page]
+
+
+def test_a_page_that_sets_its_own_problem_is_planned_once(site, facts):
+    plans = planner(site)
+    plan = plans.plan(next(report_values(facts)), "t")
+    game = replace(plan, task=replace(plan.task, setup=("begin({seed})",)))
+    assert plans.after(game, "walks: reward", None) is None
 
 
 def test_pages_to_open_are_two_clicks_away_if_they_can_be(site, facts):

@@ -90,6 +90,20 @@ def test_a_number_sign_within_a_heading_stays_and_marks_after_it_go():
     assert [text for _, text in page.headings] == ["Bug #29", "Install", "Use", "Rocks", "List [draft]"]
 
 
+def test_headings_name_sections_and_not_the_entries_of_a_list_of_pages():
+    page = read(
+        '<h1><a href="/">Shop</a></h1><h2>News</h2><h3><a href="/post">A post</a></h3>'
+        '<a href="/lamp"><h3>A lamp</h3></a>'
+        '<h3><a href="#top">Back</a></h3><h3><a href="/x">Part</a> two</h3>'
+    )
+    assert [text for _, text in page.headings] == ["Shop", "News", "Back", "Part two"]
+
+
+def test_small_print_is_no_part_of_a_heading():
+    page = read("<h1>Invoice <small>#0071</small></h1><h2><small>In small</small></h2>")
+    assert [text for _, text in page.headings] == ["Invoice", "In small"]
+
+
 def test_columns_without_a_name_do_not_hide_the_facts_of_the_others():
     head = '<tr><th><input type="checkbox"></th><th>#</th><th>Subject</th><th>Status</th><th></th></tr>'
     row = (

@@ -212,7 +212,7 @@ def read_page(url: str, html: str) -> SitePage:
         if _HIDDEN_STYLE.search(_attribute(node, "style")):
             node.decompose()
     title = _text(tree.css_first("title"))
-    headings = tuple(_headings(tree))
+    headings = tuple(_headings(tree, url))
     main = [text for level, text in headings if level == 1]
     subject = main[0] if len(main) == 1 else title
     tables = tuple(_tables(tree, url, subject))
@@ -251,15 +251,25 @@ def _joined(base: str, reference: str) -> str:
         return ""
 
 
-def _headings(tree: LexborHTMLParser) -> Iterator[tuple[int, str]]:
+def _headings(tree: LexborHTMLParser, base: str) -> Iterator[tuple[int, str]]:
     for node in tree.css("h1, h2, h3, h4"):
-        if text := _heading(node):
-            yield int(str(node.tag)[1]), text
+        level, text = int(str(node.tag)[1]), _heading(node)
+        if text and (level == 1 or not _is_entry(node, base)):
+            yield level, text
+
+
+def _is_entry(heading: Any, base: str) -> bool:
+    """Return whether a heading is the name of another page in a list of pages, not of a section."""
+    links = [*heading.css("a[href]"), *([heading.parent] if heading.parent.tag == "a" else [])]
+    whole = [link for link in links if _text(link) == _text(heading)]
+    return any(_joined(base, _attribute(link, "href")) not in ("", base) for link in whole)
 
 
 def _heading(node: Any) -> str:
-    """Return a heading's text without a link in brackets at its end, such as "[edit]"."""
+    """Return a heading's text without small print, or a link in brackets such as "[edit]", at its end."""
     text = _text(node)
+    if small := node.css_first("small"):
+        text = text.removesuffix(_text(small)).rstrip() or text
     mark = _SECTION_MARK.search(text)
     if mark and any(_text(link) and _text(link) in mark[1] for link in node.css("a[href]")):
         return text[: mark.start()]

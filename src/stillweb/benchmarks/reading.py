@@ -17,9 +17,11 @@ from stillweb.benchmarks.candidates import (
     SiteFacts,
     TaskCandidate,
     answer_evaluator,
+    in_turn,
     is_attribute,
     is_heading,
     is_name,
+    is_state,
     is_title,
     is_value,
     noun_of,
@@ -96,32 +98,35 @@ def page_column(page: SitePage, fact: SiteFact) -> str:
 
 
 def report_sections(facts: SiteFacts) -> Iterator[TaskCandidate]:
-    """Yield questions for the section that follows another one."""
-    for page in facts.shuffled(facts.pages, "sections"):
-        if not is_name(page.subject) or not facts.is_only(page):
+    """Yield questions for the section that follows another one: one of each page, then the next of each."""
+    pages = [page for page in facts.pages if is_name(page.subject) and facts.is_only(page)]
+    yield from in_turn(*(_next_sections(facts, page) for page in facts.shuffled(pages, "sections")))
+
+
+def _next_sections(facts: SiteFacts, page: SitePage) -> Iterator[TaskCandidate]:
+    texts = Counter(fold(text) for _, text in page.headings)
+    for (level, text), (after, answer) in zip(page.headings, page.headings[1:], strict=False):
+        single = texts[fold(text)] == 1 == texts[fold(answer)]
+        single = single and facts.headings[fold(text)] == 1 == facts.headings[fold(answer)]
+        if level != after or level not in (2, 3) or not single or not is_value(answer):
             continue
-        texts = Counter(fold(text) for _, text in page.headings)
-        for (level, text), (after, answer) in zip(page.headings, page.headings[1:], strict=False):
-            single = texts[fold(text)] == 1 == texts[fold(answer)]
-            single = single and facts.headings[fold(text)] == 1 == facts.headings[fold(answer)]
-            if level != after or level not in (2, 3) or not single or not is_value(answer):
-                continue
-            if not is_name(text) or fold(text) in fold(page.subject) or fold(answer) in fold(page.subject):
-                continue
-            others = [each for _, each in page.headings if each not in (text, answer)]
-            yield TaskCandidate(
-                "report",
-                "report/next-section",
-                (page.subject, text),
-                f"On the page “{page.subject}”, which section comes right after “{text}”? "
-                "Answer with its heading.",
-                AnswerEvaluator(exact=answer),
-                (page.url,),
-                answer=answer,
-                wrong=(*others[:WRONG_ANSWERS], text, page.subject, NOT_FOUND),
-                shows=(text, answer),
-            )
-            break
+        if not is_name(text) or fold(text) in fold(page.subject) or fold(answer) in fold(page.subject):
+            continue
+        if is_state(text) or is_state(answer):
+            continue
+        others = [each for _, each in page.headings if each not in (text, answer)]
+        yield TaskCandidate(
+            "report",
+            "report/next-section",
+            (page.subject, text),
+            f"On the page “{page.subject}”, which section comes right after “{text}”? "
+            "Answer with its heading.",
+            AnswerEvaluator(exact=answer),
+            (page.url,),
+            answer=answer,
+            wrong=(*others[:WRONG_ANSWERS], text, page.subject, NOT_FOUND),
+            shows=(text, answer),
+        )
 
 
 # --- open a page -----------------------------------------------------------------------------------
@@ -159,7 +164,7 @@ def open_pages(facts: SiteFacts) -> Iterator[TaskCandidate]:
             goals.append(("open/section", (text,), f"Open the page with the heading “{text}”.", text))
         if known:
             fact = facts.shuffled(known, page.url)[0]
-            goal = f"Open the page of the entry whose {noun_of(fact.attribute)} is “{fact.value}”."
+            goal = f"Open the page that gives “{fact.value}” under “{fact.attribute}”."
             goals.append(("open/fact", (fact.attribute, fact.value), goal, fact.value))
         if alone and not goals:
             goals.append(("open/title", (page.subject,), f"Open the page “{page.subject}”.", page.subject))
@@ -428,7 +433,9 @@ def chain_links(facts: SiteFacts) -> Iterator[TaskCandidate]:
         counts = Counter(fold(link.name) for link in page.links)
         for link in facts.shuffled(page.links, "follow", page.url):
             target = facts.site.landing(link.url)
-            if not target or target == page.url or counts[fold(link.name)] != 1 or not is_name(link.name):
+            if not target or counts[fold(link.name)] != 1 or not is_name(link.name):
+                continue
+            if target in facts.site.alike(page.url):
                 continue
             if link.within:
                 continue  # the browser scrolls past the first section
@@ -475,8 +482,8 @@ def impossible(facts: SiteFacts) -> Iterator[TaskCandidate]:
         invented = " ".join([*first[:-1], second[-1]])
         if len(first) != len(second) or not is_name(invented) or fold(invented) in facts.site.folded_text:
             continue
-        if re.search(r"[^\w\s,.'\u2019&-]", invented):
-            continue  # half of a bracket or of a quotation
+        if re.search(r"[^\w\s,.'\u2019&-]", invented) or re.search(r",\s\w$", invented):
+            continue  # half of a bracket, of a quotation or of two names
         template, goal = _goal_of(page, replace(one, subject=invented, value=""), len(invented) % 2)
         yield TaskCandidate(
             "impossible",

@@ -4,8 +4,8 @@
   a shell without links and text. Elements that scripts add to a page with a text of its own are not read.
 - Pages that set and judge their own problem (MiniWoB++): `game_plans` opens each page with each seed, reads
   the goal and the controls, and writes an oracle that does what the goal names. It fills quoted texts into
-  the text fields in order, clicks the controls that the goal names, and then the button that sends. The proofs
-  decide whether that solves the problem.
+  the text fields in order, clicks the controls that the goal names, and then the button that sends. The
+  proofs decide whether that solves the problem.
 """
 
 from __future__ import annotations
