@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
+from urllib.parse import urlencode
 
 import pytest
 
@@ -13,8 +15,9 @@ from stillweb.env.tasks.evaluators import (
     UrlEvaluator,
 )
 from stillweb.env.tasks.evidence import Evidence, Judgement, Question, Reading
-from stillweb.env.tasks.load import load_tasks, webarena_tasks
+from stillweb.env.tasks.load import load_tasks, verified_tasks, webarena_tasks
 from stillweb.env.tasks.task import task_from_dict, task_to_dict
+from stillweb.env.tasks.writes import request_evidence
 from stillweb.errors import TaskError
 
 SITES = {
@@ -207,3 +210,109 @@ def test_several_evaluators_multiply():
     assert [type(part) for part in both.parts] == [AnswerEvaluator, UrlEvaluator]
     assert scored(both, answer="a", url="http://shop.test/") == 1.0
     assert scored(both, answer="a", url="http://map.test/") == 0.0
+
+
+# --- webarena-verified ----------------------------------------------------------------------------
+
+
+REPORT = {"evaluator": "AgentResponseEvaluator", "expected": {"task_type": "mutate", "status": "SUCCESS"}}
+NAVIGATE = {"evaluator": "AgentResponseEvaluator", "expected": {"task_type": "navigate", "status": "SUCCESS"}}
+
+
+def expecting(**expected):
+    more = {name: expected.pop(name) for name in list(expected) if name not in KNOWN}
+    return {"evaluator": "NetworkEventEvaluator", "expected": expected, **more}
+
+
+KNOWN = ("url", "http_method", "query_params", "post_data", "headers", "response_status")
+REVIEW = {"http_method": "POST", "response_status": 302}
+
+
+def verified(*events, report=REPORT):
+    found = {
+        "sites": ["shopping"],
+        "task_id": 7,
+        "start_urls": ["__SHOPPING__/lamps"],
+        "intent": "Praise the lamp",
+        "eval": [report, *events],
+    }
+    (task,) = verified_tasks([found], sites=SITES, collections={"shopping": "shop"})
+    return task
+
+
+def sent(method, url, body=None):
+    raw = urlencode(body).encode() if body else b""
+    fields = [["content-type", "application/x-www-form-urlencoded"], ["sec-fetch-mode", "navigate"]]
+    asked = {"fields": fields} | ({"size": len(raw), "body": b64encode(raw).decode()} if raw else {})
+    return {"method": method, "url": url, "status": 404, "tier": "miss", "asked": asked}
+
+
+def rewarded(evaluation, *requests, url="http://shop.test/lamps"):
+    return evaluation.score(Evidence(url=url, requests=request_evidence(requests, bodies=True))).reward
+
+
+def test_expected_requests_become_patterns():
+    event = expecting(
+        url="^__SHOPPING__/review/.*/id/[0-9]+$",
+        post_data={"title": "Good lamp", "stars": ["4", "five"], "note": None},
+        post_data_schema={"properties": {"title": {"type": "string"}}},
+        **REVIEW,
+    )
+    task = verified(event)
+    assert (task.id, task.collection, task.needs) == ("webarena_verified.7", "shop", frozenset())
+    address = "http://shop.test/review/new/id/12"
+    right = {"title": "good LAMP", "stars": "Five", "note": ""}
+    assert rewarded(task.evaluation, sent("POST", address, right)) == 1.0
+    for wrong in ({"title": "bad"}, {"stars": "3"}, {"note": "x"}):
+        assert rewarded(task.evaluation, sent("POST", address, right | wrong)) == 0.0
+    assert rewarded(task.evaluation, sent("PUT", address, right)) == 0.0
+    assert rewarded(task.evaluation, sent("POST", address + "x", right)) == 0.0
+    assert task_from_dict(task_to_dict(task), "x").evaluation == task.evaluation
+
+
+def test_the_parameters_of_an_expected_url_count_and_the_last_page_too():
+    event = expecting(url="__SHOPPING__/list?sort=price", http_method="GET", query_params={"page": ["2"]})
+    evaluation = verified(event, report=NAVIGATE).evaluation
+    address = "http://shop.test/list?page=2&sort=price"
+    assert rewarded(evaluation, sent("GET", address), url=address) == 1.0
+    assert rewarded(evaluation, sent("GET", address), url="http://shop.test/lamps") == 0.0
+    other = "http://shop.test/list?page=2&sort=name"
+    assert rewarded(evaluation, sent("GET", other), url=other) == 0.0
+
+
+def test_a_request_that_must_not_be_sent():
+    wanted = expecting(url="__SHOPPING__/cart", http_method="POST")
+    never = expecting(url="__SHOPPING__/order", http_method="POST", should_not_exist=True)
+    evaluation = verified(wanted, never).evaluation
+    cart, order = (sent("POST", f"http://shop.test/{each}", {"a": "b"}) for each in ("cart", "order"))
+    assert rewarded(evaluation, cart) == 1.0
+    assert rewarded(evaluation, cart, order) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("events", "need", "reason"),
+    [
+        ([], "agent_report", "only the agent's report"),
+        ([expecting(url="__SHOPPING__/", headers={"referer": "x"})], "request_pattern", "reads headers"),
+        ([expecting(url="__SHOPPING__/", decode_base64_query=True)], "request_pattern", "base64"),
+        ([expecting(url="__SHOPPING__/", last_event_only=True)], "request_pattern", "last request only"),
+        ([expecting(url="__SHOPPING__/", post_data={"^a": "b"})], "request_pattern", "name of a field"),
+        ([expecting(url="__SHOPPING__/", post_data={"a": "^(?!b)$"})], "request_pattern", "no regular exp"),
+        ([expecting(url="__TAXI__/")], "site_url", "TAXI"),
+    ],
+)
+def test_what_no_pattern_expresses_is_never_scored(events, need, reason):
+    task = verified(*events)
+    assert task.needs == {need}
+    with pytest.raises(TaskError, match=reason):
+        task.evaluation.score(Evidence())
+
+
+def test_the_file_of_webarena_verified_is_recognised(tmp_path):
+    file = tmp_path / "webarena-verified.json"
+    found = {"sites": ["shopping"], "task_id": 7, "start_urls": ["__SHOPPING__/"], "intent": "Praise"}
+    file.write_text(json.dumps([found | {"eval": [REPORT]}]))
+    assert load_tasks(file, sites=SITES)[0].id == "webarena_verified.7"
+    file.write_text(json.dumps([found | {"eval": [{"evaluator": "NetworkEventEvaluator"}]}]))
+    with pytest.raises(TaskError, match="#0: no configuration"):
+        load_tasks(file, sites=SITES)

@@ -56,7 +56,7 @@ MEANINGS: Mapping[str, str] = {
 }
 """Meaning of each kind of finding."""
 
-_NEVER = ("site_api", "site_url")  # prerequisites that no recording has
+_NEVER = ("site_api", "site_url", "agent_report", "request_pattern")  # prerequisites that no recording has
 _EXAMPLES = 5
 _LITERAL = re.compile(r"""(?:querySelector(?:All)?|closest|matches)\(\s*(['"`])(.*?)\1""")
 _NAMED = re.compile(r"""(?:getElementById|getElementsByClassName)\(\s*(['"`])([\w-]+)\1""")

@@ -143,7 +143,8 @@ class UnsupportedEvaluator(Evaluator):
     """Evaluator that cannot be run: the task can be played and is never scored.
 
     Attributes:
-        need: missing prerequisite: "site_api", which no recording has, or "site_url", which was not given.
+        need: missing prerequisite: "site_api", which no recording has, "site_url", which was not given,
+            "agent_report", an answer of another form, or "request_pattern", a rule that `request` lacks.
     """
 
     type: Literal["unsupported"] = "unsupported"

@@ -202,7 +202,7 @@ class Evaluator(BaseModel):
     def needs(self) -> frozenset[str]:
         """Prerequisites of scoring beyond the page.
 
-        "judge", "requests", "request_bodies", "site_api" or "site_url".
+        "judge", "requests", "request_bodies", "site_api", "site_url", "agent_report" or "request_pattern".
         """
         return frozenset(need for part in self.parts_in for need in part.needs)
 

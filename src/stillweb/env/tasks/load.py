@@ -2,6 +2,7 @@
 
     a list of objects with `env` and `eval`            WARC-Bench        `warc_bench_tasks`
     a list of objects with `sites` and `eval`          WebArena          `webarena_tasks`
+    the same, `eval` being a list                      webarena-verified `verified_tasks`
     an object with `stillweb_tasks: 1` (JSON or YAML)  our own           tasks/native.py
 
 MiniWoB++ has no file: its pages are its tasks (`tasks/miniwob.py`).
@@ -12,10 +13,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import ValidationError
 
 from stillweb.env.tasks.evaluators import (
     AllEvaluator,
@@ -28,6 +33,7 @@ from stillweb.env.tasks.evaluators import (
     UrlEvaluator,
 )
 from stillweb.env.tasks.native import native_tasks
+from stillweb.env.tasks.requests import RequestEvaluator, RequestPattern
 from stillweb.env.tasks.task import Task
 from stillweb.errors import TaskError
 
@@ -35,7 +41,7 @@ from stillweb.errors import TaskError
 def load_tasks(
     path: Path | str, *, sites: Mapping[str, str] | None = None, collections: Mapping[str, str] | None = None
 ) -> list[Task]:
-    """Read a task file of any of the three forms.
+    """Read a task file of any of these forms.
 
     Args:
         path: a JSON file, or a YAML file if the name ends in .yaml or .yml.
@@ -61,7 +67,8 @@ def load_tasks(
             hint="the forms of a task file: docs/reference/tasks.md",
         )
     if _is_webarena(entries):
-        return webarena_tasks(entries, sites=sites or {}, collections=collections or {}, source=str(path))
+        read = verified_tasks if isinstance(entries[0].get("eval"), list) else webarena_tasks
+        return read(entries, sites=sites or {}, collections=collections or {}, source=str(path))
     return warc_bench_tasks(entries, source=str(path))
 
 
@@ -233,13 +240,31 @@ def webarena_tasks(
     Raises:
         TaskError: naming source and index of the first entry that is wrong.
     """
+    return _site_tasks(entries, sites, collections, source, _webarena_task)
+
+
+def _site_tasks(
+    entries: Iterable[Any],
+    sites: Mapping[str, str],
+    collections: Mapping[str, str],
+    source: str,
+    read: Callable[[Mapping[str, Any], str], Task],
+) -> list[Task]:
+    """Read configurations that name sites by placeholders."""
     urls = {_site(name): url.rstrip("/") for name, url in sites.items()}
     held = {_site(name): collection for name, collection in collections.items()}
     tasks = []
     for index, entry in enumerate(entries):
         where = f"{source}#{index}"
         try:
-            tasks.append(_webarena_task(_filled(entry, urls), held, where))
+            filled = _filled(entry, urls)
+            task = read(filled, where)
+            if unknown := _PLACEHOLDER.findall(json.dumps(filled)):
+                missing = ", ".join(sorted(set(unknown)))
+                reason = f"no URL is given for {missing} (sites=...)"
+                task = replace(task, evaluation=UnsupportedEvaluator(reason=reason, need="site_url"))
+            collection = next((held[_site(s)] for s in filled["sites"] if _site(s) in held), "")
+            tasks.append(replace(task, collection=collection))
         except KeyError as error:
             raise TaskError(f"{where}: no configuration of WebArena: {error} is missing") from error
         except (TypeError, AttributeError, ValueError) as error:
@@ -260,22 +285,15 @@ def _filled(value: Any, urls: Mapping[str, str]) -> Any:
     return [_filled(each, urls) for each in value] if isinstance(value, list) else value
 
 
-def _webarena_task(entry: Mapping[str, Any], held: Mapping[str, str], where: str) -> Task:
+def _webarena_task(entry: Mapping[str, Any], where: str) -> Task:
     start, *tabs = entry["start_url"].split(_AND)
     if not entry["intent"] or not start:
         raise TaskError(f"{where}: 'intent' and 'start_url' must not be empty")
-    evaluation = _evaluation(entry, where)
-    if unknown := _PLACEHOLDER.findall(json.dumps(entry)):
-        missing = ", ".join(sorted(set(unknown)))
-        evaluation = UnsupportedEvaluator(
-            reason=f"no URL is given for {missing} (sites=...)", need="site_url"
-        )
     return Task(
         id=f"webarena.{entry['task_id']}",
         goal=entry["intent"],
         start_url=start,
-        collection=next((held[_site(s)] for s in entry["sites"] if _site(s) in held), ""),
-        evaluation=evaluation,
+        evaluation=_evaluation(entry, where),
         source=where,
         tabs=tuple(tabs),
     )
@@ -342,3 +360,124 @@ def _content(target: Mapping[str, Any]) -> TaskEvaluator:
         exact=contents.get("exact_match"),
         include=tuple(tuple(each.split(_OR)) for each in contents.get("must_include", ())),
     )
+
+
+# --- webarena-verified -----------------------------------------------------------------------------
+
+# Loader of webarena-verified's task file (`webarena-verified.json`): WebArena's tasks, scored by the
+# requests that the agent sends. Each expected request becomes a pattern of the evaluator `request`. Status,
+# content and cookies of responses follow from the recording and are not checked, nor is the agent's report
+# (an object with task type, status and data). Tasks with a report alone are therefore not scored: read
+# those from WebArena's own file.
+
+_RESPONSE = ("response_status", "response_content", "response_cookies")
+_READ = {"url", "http_method", "query_params", "post_data", *_RESPONSE}
+_UNREAD = {
+    "decode_base64_query": "reads a query in base64",
+    "last_event_only": "reads the last request only",
+}
+_ANY_METHOD = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_REPORT = "only the agent's report is compared"
+
+
+def verified_tasks(
+    entries: Iterable[Any],
+    *,
+    sites: Mapping[str, str],
+    collections: Mapping[str, str],
+    source: str = "webarena-verified",
+) -> list[Task]:
+    """Read webarena-verified's configurations as tasks; arguments and errors as of `webarena_tasks`."""
+    return _site_tasks(entries, sites, collections, source, _verified_task)
+
+
+def _verified_task(entry: Mapping[str, Any], where: str) -> Task:
+    start, *tabs = entry["start_urls"]
+    events = [each for each in entry["eval"] if each["evaluator"] == "NetworkEventEvaluator"]
+    reads_page = any(
+        each["expected"]["task_type"] == "navigate" for each in entry["eval"] if each not in events
+    )
+    evaluation: TaskEvaluator = UnsupportedEvaluator(reason=_REPORT, need="agent_report")
+    if refused := next(filter(None, map(_refusal, events)), ""):
+        evaluation = UnsupportedEvaluator(reason=f"an expected request {refused}", need="request_pattern")
+    elif events:
+        expected = RequestEvaluator(requests=tuple(map(_pattern, events)))
+        pages = [_final_url(each) for each in events if reads_page and _is_read(each)]
+        evaluation = AllEvaluator(parts=(*pages, expected)) if pages else expected
+    return Task(
+        id=f"webarena_verified.{entry['task_id']}",
+        goal=entry["intent"],
+        start_url=start,
+        evaluation=evaluation,
+        source=where,
+        tabs=tuple(tabs),
+    )
+
+
+def _refusal(event: Mapping[str, Any]) -> str:
+    """Return why an expected request has no pattern, "" if it has one."""
+    expected = event["expected"]
+    if unknown := expected.keys() - _READ:
+        return f"reads {', '.join(sorted(unknown))}"
+    if any(name.startswith("^") for name in expected.get("post_data") or ()):
+        return "has an expression as the name of a field"
+    if refused := next((text for name, text in _UNREAD.items() if event.get(name)), ""):
+        return refused
+    try:
+        _pattern(event)
+    except ValidationError as error:
+        return f"has no pattern: {error.errors()[0]['msg']}"
+    return ""
+
+
+def _urls(event: Mapping[str, Any]) -> list[str]:
+    url = event["expected"]["url"]
+    return [url] if isinstance(url, str) else list(url)
+
+
+def _is_read(event: Mapping[str, Any]) -> bool:
+    return event["expected"].get("http_method", "GET") == "GET" and not event.get("should_not_exist")
+
+
+def _final_url(event: Mapping[str, Any]) -> UrlEvaluator:
+    """Return the evaluator of the last page: tasks that navigate end on the expected one."""
+    places = [url[1:].removesuffix("$") if url.startswith("^") else re.escape(url.partition("?")[0])
+              for url in _urls(event)]  # fmt: skip
+    return UrlEvaluator(regex=rf"(?:{'|'.join(places)})/?(?:[?#].*)?")
+
+
+def _pattern(event: Mapping[str, Any]) -> RequestPattern:
+    """Return the pattern of an expected request; expressions are those that begin with `^`."""
+    expected, urls = event["expected"], _urls(event)
+    pattern: dict[str, Any] = {"method": expected.get("http_method", _ANY_METHOD)}
+    if any(url.startswith("^") for url in urls):
+        pattern["url_regex"] = "|".join(url if url.startswith("^") else re.escape(url) for url in urls)
+    else:
+        pattern["url"] = [url.partition("?")[0] for url in urls]
+    queries = dict(parse_qsl(urlsplit(urls[0]).query, keep_blank_values=True)) if "url" in pattern else {}
+    fields = {"query": {**queries, **(expected.get("query_params") or {})}, "body": expected.get("post_data")}
+    for name, schema in (("query", "query_params_schema"), ("body", "post_data_schema")):
+        types = event.get(schema, {}).get("properties", {})
+        pattern[name] = {
+            path.removeprefix("$."): _verified_rule(value, types.get(path, {}))
+            for path, value in (fields[name] or {}).items()
+        }
+    limits = {"at_least": 0, "at_most": 0} if event.get("should_not_exist") else {}
+    return RequestPattern.model_validate(pattern | limits)
+
+
+def _verified_rule(value: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
+    if value is None:
+        return {"one_of": ["", None]}
+    if isinstance(value, list):
+        rules = [_verified_rule(each, schema.get("items", {})) for each in value]
+        texts = [re.escape(each) for each in value if isinstance(each, str)]
+        return rules[0] if len(rules) == 1 else {"regex": f"(?i)(?:{'|'.join(texts)})"}
+    if schema.get("type") == "number":
+        return {"number": float(value)}
+    if schema.get("format") == "date":
+        month, day, year = map(int, value.split("/"))
+        return {"date": f"{year:04}-{month:02}-{day:02}"}
+    if isinstance(value, str) and value.startswith("^"):
+        return {"regex": value}
+    return {"ignore_case": str(value)}

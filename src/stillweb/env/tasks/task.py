@@ -92,7 +92,8 @@ class Task:
     def needs(self) -> frozenset[str]:
         """Prerequisites of scoring beyond the page.
 
-        "judge" (`EnvOptions.judge`), "site_url" (`load_tasks(sites=...)`), "site_api" (never available).
+        "judge" (`EnvOptions.judge`), "site_url" (`load_tasks(sites=...)`); never available are "site_api",
+        "agent_report" and "request_pattern".
         """
         return (self.evaluation.needs if self.evaluation else frozenset()) - {"requests", "request_bodies"}
 

@@ -37,7 +37,7 @@ _DATES = (
 _MAILS = (
     "{0}@{1}.example",
     "{1}{2}7@{3}.{4}.example",
-    "{1}.{2}_41@{5}.example",
+    "{0}@{3:.3}.test",
     "{3}-{4}.{6}_{7}@{8}.{5}.example",
     "{5}9@{6}.example",
     "{7}+{8}@{9}.example",
@@ -45,7 +45,7 @@ _MAILS = (
     "{4}.{2}@{6}.example",
     "{3}.{5}@{8}.example",
     "{9}@{2}.example",
-    "{0}@{3:.3}.test",
+    "{1}.{2}_41@{5}.example",
     "{5}.{9}@{4}.example",
 )
 _LINES = "{7} {2} {3} {4} {5}, {1} {6}.\r\n{8} {9} {1} {2} {3} {4} {5} {6} 2026 {8} {9} {0}.\r\n\r\n{1} {4}."
@@ -61,7 +61,7 @@ LEVELS: tuple[tuple[str, int], ...] = (
     ("{6} < {2} > {3}; {4} {1}", 0),
     (_LINES, 40),
     ("{4}\u00e9 \u2013 \u00e4{2}, {3}\u00fc{0}\u2019s {1}", 0),
-    ("1 {5} {2}, {8}", 0),
+    ("1 {5} {2}, {8}.", 0),
 )
 """Patterns of texts, each with the length that a field must admit; "{0}" is capitalised and short.
 
