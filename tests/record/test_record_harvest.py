@@ -43,7 +43,9 @@ from stillweb.record.crawl.crawl import crawl
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.options import ExploreOptions, WalkOptions
 from stillweb.record.explore.plan import AvoidRules
+from stillweb.record.explore.values import Values
 from stillweb.record.explore.walks import record_walks
+from stillweb.record.forms.plan import plan_forms
 from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import PageFetcher, recorded_posts, recorded_requests
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
@@ -51,7 +53,7 @@ from stillweb.record.harvest.harvest import STATE_FILE, harvest
 from stillweb.record.harvest.misses import PlainRequest, plain_requests, word_templates
 from stillweb.record.harvest.options import HarvestOptions, HarvestReport
 from stillweb.record.harvest.page import Resource, css_urls, parse_page
-from stillweb.record.harvest.posts import PostForms
+from stillweb.record.harvest.posts import PostForm, PostForms
 from stillweb.record.harvest.scripted import (
     ListedValues,
     bundled_urls,
@@ -60,7 +62,7 @@ from stillweb.record.harvest.scripted import (
     requests_for_entries,
 )
 from stillweb.record.harvest.words import SiteWords, WordRequests, WordTemplate, with_beginnings
-from stillweb.record.htmlforms import encode_form
+from stillweb.record.htmlforms import encode_form, form_requests
 from stillweb.record.login.steps import read_storage_state
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
@@ -126,6 +128,47 @@ def test_style_sheets_name_fonts_images_and_other_style_sheets():
 def test_a_form_without_an_action_is_marked():
     html = "<form><input name=q></form><form action=/find><input name=q></form>"
     assert [form.unaddressed for form in page(html).forms] == [True, False]
+
+
+def test_a_form_has_the_fields_and_targets_that_a_browser_gives_it():
+    html = """<input name=before form=one value=b><form id=one action=/a>
+    <input type=checkbox name=empty value="" checked><input type=checkbox name=plain checked>
+    <fieldset disabled><input name=off value=x></fieldset><input name=other form=two value=o>
+    <select name=hint required><option disabled selected>Choose<option>x<option>y</select>
+    <select name=last><option disabled>n<option>m<option selected>k<option selected>l</select>
+    <select name=first><optgroup disabled><option>g</optgroup><option>h</select>
+    <input type=color name=c><input type=range name=r min=2 max=10><input type=hidden name=_charset_>
+    <button name=go value=1>Go</button><button formaction=/copy>Copy</button>
+    <button formaction=/save formmethod=post name=keep value=2>Save</button></form>
+    <form id=two action=/b></form><button form=two>Send</button>"""
+    found = page(html)
+    fields = [
+        *(("before", "b"), ("empty", ""), ("plain", "on"), ("last", "l"), ("first", "h")),
+        *(("c", "#000000"), ("r", "6"), ("_charset_", "UTF-8")),
+    ]
+    queries = [each.url.partition("?") for form in found.forms for each in form_requests(form, Values())[:1]]
+    chosen = [*fields[:3], ("hint", "x"), *fields[3:]]
+    assert [(url.removeprefix("https://a.test"), parse_qsl(query, True)) for url, _, query in queries] == [
+        ("/a", [*chosen, ("go", "1")]),
+        ("/copy", chosen),
+        ("/b", [("other", "o")]),
+    ]
+    assert found.forms[0].fields[3].options == ("x", "y")
+    (save,) = found.posts
+    assert save.action == "https://a.test/save"
+    assert PostForm("https://a.test/", save, save.fields[-1]).pairs(save) == [*fields, ("keep", "2")]
+    assert not list(PostForms().of("https://a.test/", found))  # a browser sends it once an option is chosen
+
+
+def test_a_form_with_a_required_choice_is_sent_with_one():
+    html = """<form method=%s action=/join><input type=checkbox name=terms value=yes required>
+    <select name=kind required><option value="">Choose<option>a<option>b</select><input name=text></form>"""
+    (post,) = page(html % "post").posts
+    assert not list(PostForms().of("https://a.test/", page(html % "post")))
+    planned = plan_forms([("https://a.test/", (), (post,))], AvoidRules.of())[0].variant
+    assert planned.pairs(post, ["x"], Values()) == [("terms", "yes"), ("kind", "a"), ("text", "x")]
+    requests = form_requests(page(html % "get").forms[0], Values())
+    assert requests[0].url == "https://a.test/join?terms=yes&kind=a&text="
 
 
 def test_words_are_those_that_a_visitor_reads():
@@ -682,35 +725,57 @@ async def test_a_multipart_form_is_sent_and_its_tokens_are_learned(tmp_path: Pat
     assert ("multipart", "csrf_token") in rules
 
 
+RUNS = [f"5f0c{number}e9a-run" for number in range(4)]
+
+
+def application(tmp_path: Path, site) -> Collection:
+    """Return a recording of a list, one of its entries, and one URL that it names."""
+    site.page("/", "<div id=app></div>")
+    data = (("Content-Type", "application/json"),)
+    listed = json.dumps([{"id": each, "raw": f"{HOME}raw/{each}"} for each in RUNS]).encode()
+    for each in RUNS[1:3]:
+        site.answers[f"/api/runs/{each}"] = replace(site.reply(each), type="application/json")
+        site.answers[f"/log/{each}"] = replace(site.reply(each), type="text/plain")
+    collection = with_start(tmp_path, site)
+    with CollectionWriter(collection) as writer:
+        sent = {
+            "api/runs": listed,
+            f"api/runs/{RUNS[0]}": b"{}",
+            f"log/{RUNS[0]}": b"-",
+            f"raw/{RUNS[3]}": b"-",
+        }
+        for path, body in sent.items():
+            request = Request("GET", HOME + path, (("Sec-Fetch-Dest", "empty"), ("Referer", HOME)))
+            fields = data if body != b"-" else (("Content-Type", "text/plain"),)
+            writer.write(Exchange(request, Response(200, headers=fields, raw_body=body), "20260101000000"))
+    return collection
+
+
 @pytest.mark.parametrize("first", [0.25, 0.0])
 async def test_an_application_is_recorded_with_the_entries_that_no_visit_chose(
     tmp_path: Path, ca, site, monkeypatch, first: float
 ) -> None:
     # Without time before the pages they come after these.
     monkeypatch.setattr("stillweb.record.harvest.harvest._MISSES_SHARE", first)
-    site.page("/", "<div id=app></div>")
-    ids = [f"5f0c{number}e9a-run" for number in range(4)]
-    data = (("Content-Type", "application/json"),)
-    listed = json.dumps([{"id": each, "raw": f"{HOME}raw/{each}"} for each in ids]).encode()
-    for each in ids[1:3]:
-        site.answers[f"/api/runs/{each}"] = replace(site.reply(each), type="application/json")
-        site.answers[f"/log/{each}"] = replace(site.reply(each), type="text/plain")
-    collection = with_start(tmp_path, site)
-    with CollectionWriter(collection) as writer:
-        sent = {"api/runs": listed, f"api/runs/{ids[0]}": b"{}", f"log/{ids[0]}": b"-", f"raw/{ids[3]}": b"-"}
-        for path, body in sent.items():
-            request = Request("GET", HOME + path, (("Sec-Fetch-Dest", "empty"), ("Referer", HOME)))
-            fields = data if body != b"-" else (("Content-Type", "text/plain"),)
-            writer.write(Exchange(request, Response(200, headers=fields, raw_body=body), "20260101000000"))
+    collection = application(tmp_path, site)
     await harvest(collection, ca, SCOPE, HarvestOptions(seconds=60.0, record=site.options))
     # The last one has an error page of the site. A URL that the site names is recorded with its error page.
     recorded = {each.url.removeprefix(HOME) for each in collection.captures()}
     assert recorded == {
         "",
         "api/runs",
-        *(f"{kind}/{each}" for each in ids[:3] for kind in ("api/runs", "log")),
-        *(f"raw/{each}" for each in ids),
+        *(f"{kind}/{each}" for each in RUNS[:3] for kind in ("api/runs", "log")),
+        *(f"raw/{each}" for each in RUNS),
     }
+
+
+async def test_entries_of_lists_come_before_urls_that_json_names(tmp_path: Path, ca, site) -> None:
+    collection = application(tmp_path, site)
+    before = {each.url for each in collection.captures()}
+    limits = HarvestOptions(requests=4, per_host=1, record=site.options)
+    await harvest(collection, ca, SCOPE, limits)
+    found = {each.url.removeprefix(HOME) for each in collection.captures() if each.url not in before}
+    assert found == {f"{kind}/{each}" for each in RUNS[1:3] for kind in ("api/runs", "log")}
 
 
 async def test_robots_txt_is_obeyed_if_that_is_wanted(tmp_path: Path, ca, site) -> None:

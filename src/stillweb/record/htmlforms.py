@@ -184,7 +184,9 @@ def _chosen(
 def _as_is(each: Input, values: Values) -> list[tuple[str, str]]:
     if not each.name or each.type in _NEVER_SENT or each.type in _SENDING:
         return []
-    if each.type in _TOGGLED and not each.on:
+    if each.required and not each.value and (choice := next(filter(None, each.options), "")):
+        return [(each.name, choice)]
+    if each.type in _TOGGLED and not each.on and not (each.required and each.type == "checkbox"):
         return []
     if each.required and not each.value and each.type in _TYPED:
         return [(each.name, values.named((each.name, *each.names), each.type)[0])]

@@ -80,7 +80,7 @@ class FormVariant:
             elif each.type == "radio" and each.name not in checked and each.required:
                 checked.add(each.name)
                 sent.append((each.name, each.value))
-            elif each.name and each.type not in _NEVER and (each.type not in _TOGGLED or each.on):
+            elif each.name and each.type not in _NEVER and (each.type not in _TOGGLED or _is_on(each)):
                 sent.append((each.name, _unchanged(each, values)))
         return sent
 
@@ -168,6 +168,11 @@ def _kind(each: Input) -> Kind:
     if kind == "text" and _NUMBER.fullmatch(each.name):
         return "number"
     return "email" if kind == "text" and any(map(_MAIL.search, (each.name, *each.names))) else kind
+
+
+def _is_on(each: Input) -> bool:
+    """Return whether a box is checked or an option chosen, as it must be if the field is required."""
+    return each.on or (each.required and each.type != "radio")
 
 
 def _unchanged(each: Input, values: Values) -> str:

@@ -199,8 +199,8 @@ class _Harvest:
             (missed, _is_any),
             (await asyncio.to_thread(scripts.for_links, [*missed, *known]), _is_any),
             (await asyncio.to_thread(scripts.for_files), _is_file),
-            (linked, _is_any),
             (entries, _is_file),
+            (linked, _is_any),
         ]
 
     def _read_recorded(self) -> str:

@@ -7,7 +7,7 @@ browsers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,10 @@ _CSS_URL = re.compile(r"""url\(\s*(?:"([^"]*)"|'([^']*)'|([^)"'\s]*))\s*\)""", r
 _CSS_IMPORT = re.compile(r"""@import\s+(?:"([^"]*)"|'([^']*)')""", re.IGNORECASE)
 _REFRESH = re.compile(r"^\s*[\d.]*\s*[;,]?\s*(?:url\s*=\s*)?[\"']?([^\"']+)", re.IGNORECASE)
 _FIELDS = "input:not([disabled]), button:not([disabled]), select:not([disabled]), textarea:not([disabled])"
+_DISABLED = ", ".join(
+    f"fieldset[disabled] > :not(legend) {tag}, fieldset[disabled] > {tag}"
+    for tag in ("input", "button", "select", "textarea")
+)
 _ELEMENTS = "a[href], area[href], input:not([type=hidden]), button, select, textarea, summary, [role=button]"
 _TITLES = frozenset(("title", "h1", "h2", "h3", "h4", "td", "th", "dt", "option"))
 _NAMED = ", ".join((*sorted(_TITLES), "li", "label", "button", "a[aria-label]"))  # other links are known
@@ -115,9 +119,8 @@ def parse_page(url: str, html: bytes) -> HtmlPage:
         found.take(node)
     page.links = list(dict.fromkeys([*found.links, *found.refreshes]))
     page.resources = list(dict.fromkeys(found.resources()))
-    for node in tree.css("form"):
-        if form := _form(node, base):
-            (page.posts if _method(node) == "post" else page.forms).append(form)
+    for method, form in _forms(tree, base):
+        (page.posts if method == "post" else page.forms).append(form)
     page.elements = len(tree.css(_ELEMENTS))
     for node in tree.css("script, style, noscript, template"):
         node.decompose()
@@ -270,64 +273,127 @@ def _candidates(value: str, *, srcset: bool) -> Iterable[str]:
     return [part.split()[0].rstrip(",") for part in re.split(r",\s+", value.strip()) if part.split()]
 
 
-def _method(node: Any) -> str:
-    return (_attribute(node, "method") or "get").lower()
+def _forms(tree: LexborHTMLParser, base: str) -> Iterator[tuple[str, HtmlForm]]:
+    """Yield the forms that are sent as a query or as form data, each with its method in lower case.
+
+    Buttons may name a target of their own (HTML §4.10.19.6). Each target is a form.
+    """
+    fields = _fields_of_forms(tree)
+    for form in tree.css("form"):
+        own = fields.get(form.mem_id, [])
+        for target in dict.fromkeys(_target(form, each) for each in own if _sends(each)) or [_target(form)]:
+            sent = [each for each in own if not _sends(each) or _target(form, each) == target]
+            if found := _form(sent, base, *target):
+                yield found
 
 
-def _form(node: Any, base: str) -> HtmlForm | None:
-    """Return a form; None if its fields are not sent as a query or as form data."""
-    encoding = _attribute(node, "enctype").lower()
-    multipart = encoding == "multipart/form-data" and _method(node) == "post"
+_Target = tuple[str, str, str]  # action, method, encoding
+
+
+def _target(form: Any, button: Any = None) -> _Target:
+    def of(name: str) -> str:
+        own = button.attributes.get(f"form{name}") if button is not None else None
+        return _attribute(form, name) if own is None else str(own)
+
+    return of("action"), of("method").lower() or "get", of("enctype").lower()
+
+
+def _form(
+    fields: Sequence[Any], base: str, reference: str, method: str, encoding: str
+) -> tuple[str, HtmlForm] | None:
+    multipart = encoding == "multipart/form-data" and method == "post"
     plain = multipart or encoding in ("", "application/x-www-form-urlencoded")
-    action = _joined(base, _attribute(node, "action") or base)
-    if not plain or not action or _method(node) not in ("get", "post"):
+    action = _joined(base, reference or base)
+    if not plain or not action or method not in ("get", "post"):
         return None
-    fields = tuple(one for each in node.css(_FIELDS) for one in _inputs(each))
-    return HtmlForm(action, fields, unaddressed=not _attribute(node, "action"), multipart=multipart)
+    inputs = tuple(one for each in fields for one in _inputs(each))
+    return method, HtmlForm(action, inputs, unaddressed=not reference, multipart=multipart)
+
+
+def _fields_of_forms(tree: LexborHTMLParser) -> dict[int, list[Any]]:
+    """Return the enabled fields by their form owner (HTML §4.10.17.3), in tree order."""
+    named = {_attribute(form, "id"): form.mem_id for form in reversed(tree.css("form[id]"))}
+    inside = {each.mem_id: form.mem_id for form in tree.css("form") for each in form.css(_FIELDS)}
+    disabled = {each.mem_id for each in tree.css(_DISABLED)}
+    found: dict[int, list[Any]] = {}
+    for each in tree.css(_FIELDS):
+        is_named = "form" in each.attributes
+        owner = named.get(_attribute(each, "form")) if is_named else inside.get(each.mem_id)
+        if owner is not None and each.mem_id not in disabled:
+            found.setdefault(owner, []).append(each)
+    return found
+
+
+def _sends(node: Any) -> bool:
+    return _type(node) in ("submit", "image")
+
+
+def _type(node: Any) -> str:
+    kind = {"select": "select-one", "textarea": "textarea"}.get(node.tag) or _attribute(node, "type").lower()
+    return kind or ("submit" if node.tag == "button" else "text")
 
 
 def _inputs(node: Any) -> Iterator[Input]:
-    """Yield a field; one for each choice of a list that takes several."""
+    """Yield a field; of a list one for each chosen option, or one that sends nothing."""
     one = _input(node)
-    if node.tag != "select" or "multiple" not in node.attributes:
+    if node.tag != "select":
         yield one
         return
-    chosen = [_option(each) for each in node.css("option") if "selected" in each.attributes]
-    yield replace(one, type="select-multiple", value=chosen[0] if chosen else "", on=bool(chosen))
-    for value in chosen[1:]:
-        yield replace(one, type="select-multiple", value=value, on=True, options=())
+    options = node.css("option")
+    enabled = [each for each in options if not _is_disabled(each)]
+    chosen = [each for each in options if "selected" in each.attributes]
+    many = "multiple" in node.attributes
+    if not many:
+        chosen = chosen[-1:] or enabled[:1]
+    values = [_option(each) for each in chosen if each in enabled]
+    one = replace(
+        one,
+        options=tuple(map(_option, enabled)),
+        type="select-one" if values and not many else "select-multiple",
+    )
+    yield replace(one, value=values[0] if values else "", on=many and bool(values))
+    for value in values[1:]:
+        yield replace(one, value=value, on=True, options=())
+
+
+def _is_disabled(option: Any) -> bool:
+    group = option.parent
+    return "disabled" in option.attributes or (group.tag == "optgroup" and "disabled" in group.attributes)
 
 
 def _input(node: Any) -> Input:
-    attributes = node.attributes
-    kind = {"select": "select-one", "textarea": "textarea"}.get(node.tag) or (
-        _attribute(node, "type") or "text"
-    )
-    if node.tag == "button":
-        kind = _attribute(node, "type") or "submit"
-    options: tuple[str, ...] = ()
-    value = _attribute(node, "value")
-    if node.tag == "select":
-        found = node.css("option")
-        options = tuple(_option(each) for each in found)
-        chosen = next((each for each in found if "selected" in each.attributes), found[0] if found else None)
-        value = _option(chosen) if chosen else ""
-    elif node.tag == "textarea":
-        value = node.text(deep=True)
-    elif kind in ("checkbox", "radio"):
-        value = value or "on"
+    attributes, kind = node.attributes, _type(node)
+    value = node.text(deep=True) if node.tag == "textarea" else _attribute(node, "value")
+    if kind in ("checkbox", "radio") and "value" not in attributes:
+        value = "on"
     names = tuple(_attribute(node, name) for name in ("id", "placeholder") if _attribute(node, name))
     return Input(
         _attribute(node, "name"),
-        kind.lower(),
-        value,
+        kind,
+        value or _default(node, kind),
         "checked" in attributes,
         "required" in attributes,
         names,
-        options,
-        node.text(deep=True).strip() or value if kind in ("submit", "image") else "",
-        int(longest) if (longest := _attribute(node, "maxlength")).isdecimal() else 0,
+        description=node.text(deep=True).strip() or value if kind in ("submit", "image") else "",
+        longest=int(longest) if (longest := _attribute(node, "maxlength")).isdecimal() else 0,
     )
+
+
+def _default(node: Any, kind: str) -> str:
+    """Return the value that a browser gives a field without one (HTML §4.10.5.1)."""
+    if kind == "hidden" and _attribute(node, "name").lower() == "_charset_":
+        return "UTF-8"
+    if kind == "range":
+        low, high = (_number(node, name, default) for name, default in (("min", 0.0), ("max", 100.0)))
+        return f"{low + max(0.0, high - low) / 2:g}"
+    return "#000000" if kind == "color" else ""
+
+
+def _number(node: Any, name: str, default: float) -> float:
+    try:
+        return float(_attribute(node, name))
+    except ValueError:
+        return default
 
 
 def _option(node: Any) -> str:

@@ -24,6 +24,7 @@ _REDIRECTS = 5
 _TOGGLED = frozenset(("checkbox", "radio", "select-multiple"))
 _UNSENT = frozenset(("submit", "image", "button", "reset"))
 _TYPED = frozenset(("text", "search", "number", "email", "tel", "url", "password", "textarea", "file"))
+_CHOSEN = _TYPED | {"checkbox", "select-one", "select-multiple"}
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _TOKEN = re.compile(r"csrf|xsrf|token|nonce|sectok|verif", re.IGNORECASE)
 
@@ -90,10 +91,10 @@ class PostForms:
     waiting: list[PostForm] = field(default_factory=list)
 
     def of(self, url: str, page: HtmlPage) -> Iterator[PostForm]:
-        """Yield the forms of a page that were not sent yet and that need no text of the user."""
+        """Yield the forms of a page that were not sent yet and that need no text or choice of the user."""
         for form in page.posts:
-            if any(each.required and not each.value and each.type in _TYPED for each in form.fields):
-                continue
+            if any(map(_needs_visitor, form.fields)):
+                continue  # a browser does not send it either
             buttons: list[Input | None] = [each for each in form.fields if each.type in ("submit", "image")]
             for button in buttons or [None]:
                 post = PostForm(url, form, button)
@@ -137,6 +138,11 @@ async def send_form(visit: PageFetcher, post: PostForm, tokens: CsrfTokens) -> l
             break
         exchanges.append(await visit.fetch(location, referer=post.page))
     return exchanges
+
+
+def _needs_visitor(each: Input) -> bool:
+    is_empty = not (each.on if each.type == "checkbox" else each.value)
+    return each.required and is_empty and each.type in _CHOSEN
 
 
 def _is_token(name: str, value: str) -> bool:

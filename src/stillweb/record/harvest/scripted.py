@@ -572,7 +572,8 @@ class ScriptRequests:
             for url in listed.linked(self._recorded | {each.url for each in requests})
             if host_of(url) in pages
         ]
-        return self._unrecorded(entries), self._unrecorded(linked)
+        named = {each.key for each in linked}  # their error pages count too
+        return self._unrecorded(each for each in entries if each.key not in named), self._unrecorded(linked)
 
     def _unrecorded(self, requests: Iterable[PlainRequest]) -> list[PlainRequest]:
         return list(islice((each for each in requests if each.key not in self._recorded), _ENTRIES))
