@@ -51,6 +51,7 @@ from stillweb.record.harvest.fetch import PageFetcher, recorded_posts, recorded_
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
 from stillweb.record.harvest.harvest import STATE_FILE, harvest
 from stillweb.record.harvest.misses import PlainRequest, plain_requests, word_templates
+from stillweb.record.harvest.opened import OpenedPosts
 from stillweb.record.harvest.options import HarvestOptions, HarvestReport
 from stillweb.record.harvest.page import Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms
@@ -353,6 +354,26 @@ def test_json_by_post_is_sent_again_if_it_only_reads(path: str, body: str, is_pl
     assert bool(list(plain_requests([miss], unsafe=True))) == is_plain
 
 
+def test_posts_that_opening_a_page_sends_are_sent_with_other_values_and_other_operations_are_not():
+    def post(body: Any, path: str = "api/metrics") -> Request:
+        fields = (("Content-Type", "application/json"),)
+        return Request("POST", HOME + path, fields, json.dumps(body).encode())
+
+    opened = OpenedPosts.of([post({"run": ["1"], "from": 1}), post({"method": "runs.read", "id": 1}, "rpc")])
+    assert opened.is_plain(post({"run": ["2", "3"], "from": 9}))
+    assert opened.is_plain(post({"method": "runs.read", "id": 2}, "rpc"))
+    assert opened.is_plain(post({"text": "tea"}, "api/search"))  # its URL says that it reads
+    for body, path in [
+        ({"run": ["2"], "delete": True}, "api/metrics"),
+        ({"run": ["2"]}, "api/others"),
+        ({"method": "runs.delete", "id": 1}, "rpc"),
+    ]:
+        assert not opened.is_plain(post(body, path))
+    assert not opened.is_plain(replace(post({"run": ["1"]}), method="PUT"))
+    token = OpenedPosts.of([post({"csrf_token": "a1", "run": "1"})])
+    assert not token.is_plain(post({"csrf_token": "b2", "run": "1"}))
+
+
 def test_scripts_that_repeat_links_do_so_on_other_pages_of_the_kind():
     def media(page: str, folder: str = "") -> str:
         return f"{HOME}doku?id={page}&do=media" + (f"&ns={folder}" if folder else "")
@@ -396,6 +417,12 @@ def test_files_that_scripts_name_are_beside_recorded_ones_of_their_group():
     found = bundled_urls([table + css, strings], recorded)
     assert found == [f"{HOME}static/chunks/56.77ac00.js", f"{HOME}static/media/left.3c.svg"]
     assert [destination_of(url) for url in found] == ["script", "image"]
+    # Another script of the bundle; it alone has no recorded file.
+    other = """f="media/hidden.svg";g="workers/json.a1b2c3d4.js";h="workers/plain.js" """
+    assert bundled_urls([strings, other], recorded) == [
+        *(f"{HOME}static/media/{name}.svg" for name in ("left.3c", "hidden")),
+        f"{HOME}static/workers/json.a1b2c3d4.js",
+    ]
 
 
 def test_recorded_posts_are_those_of_scripts_without_a_token_each_once(tmp_path: Path):
@@ -500,7 +527,7 @@ def test_the_other_entries_of_a_list_are_requested_as_some_of_them_were():
     studies = {"studies": [{"id": number, "name": f"study {number}"} for number in range(1, 6)], "total": 9}
     two = asked("api/studies/1?limit=9"), asked("api/studies/4?limit=9")
     assert entries({"api/studies": studies}, *two) == [f"api/studies/{n}?limit=9" for n in (2, 3, 5)]
-    assert entries({"api/studies": studies}, two[0]) == []  # 1 may be any number
+    assert entries({"api/studies": studies}, asked("api/pages/1?limit=9")) == []  # 1 may be any number
     polls = (asked("api/studies/2?limit=3"), asked("api/studies/5?limit=3"))
     assert entries({"api/studies": studies}, *two, *polls) == [
         *("api/studies/2?limit=9", "api/studies/1?limit=3", "api/studies/3?limit=9"),
@@ -509,6 +536,26 @@ def test_the_other_entries_of_a_list_are_requested_as_some_of_them_were():
     trials = [{"number": number} for number in range(30)]
     assert len(entries({"api/trials": trials, "api/studies": studies}, *two)) == 3
     assert entries({"api/other": {"id": 1, "is_on": True}}, *two) == []  # no list
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("api/studies/1", "api/studies/2"),
+        ("api/trials?study=1", "api/trials?study=2"),
+        ("api/trials?max=9&study_id=1", "api/trials?max=9&study_id=2"),
+        ('api/trials/search {"study_ids":["1"]}', 'api/trials/search {"study_ids":["2"]}'),
+        ("api/trials?page=1", ""),
+        ("api/trials?id=1", ""),  # of what is not said
+    ],
+)
+def test_one_request_is_enough_if_its_parameter_is_named_after_the_list(first: str, second: str):
+    studies = {"studies": [{"id": number} for number in (1, 2)]}
+    path, _, body = first.partition(" ")
+    others = {"pages": [{"number": 1}, {"number": 7}]}
+    assert entries({"api/studies": studies, "api/pages": others}, asked(path, body)) == [second] * bool(
+        second
+    )
 
 
 def test_one_request_is_enough_for_a_long_identifier_also_in_a_body():
@@ -1012,10 +1059,15 @@ class TestASite:
         list_it = ask.format("list", "{part: 'a'}") + ".then(a => a.text()).then(t => out.innerHTML = t)"
         inside = ask.format("list", "{part: 'b'}").replace("'", "&quot;")
         token_too = ask.format("save", f"{{t: '{token()}'}}")
+        json_type = "{{'Content-Type': 'application/json'}}"
+        metrics = f"fetch('/metrics', {{{{method: 'POST', headers: {json_type}, body: '{{0}}'}}}})"
+        later = metrics.format("[2]")
         site.page(
             "/",
-            f'<button onclick="{list_it}">List</button><button onclick="{token_too}">Save</button><p id=out>',
+            f'<button onclick="{list_it}">List</button><button onclick="{token_too}">Save</button>'
+            f'<button onclick="{later}">Later</button><script>{metrics.format("[1]")}</script><p id=out>',
         )
+        site.page("/metrics", "{}")
         site.answers["/list"] = lambda asked: site.reply(f"<button onclick='{inside}'>More</button>")
         site.page("/save", "saved")
         site.page("/favicon.ico", "", status=404)
@@ -1023,9 +1075,9 @@ class TestASite:
         options = FillOptions(60.0, 0.02, unsafe=unsafe, jobs=1, record=site.options)
         report = await fill(collection, ca, SCOPE, [HOME], options)
         bodies = [each.request.raw_body for each in collection.exchanges() if each.request.method == "POST"]
-        assert sorted(bodies) == ([b"part=a", b"part=b"] if unsafe else [])
+        assert sorted(set(bodies)) == ([b"[1]", b"[2]", b"part=a", b"part=b"] if unsafe else [b"[1]"])
         assert {each.url for each in report.misses} == {f"{HOME}save"} | (
-            set() if unsafe else {f"{HOME}list"}
+            set() if unsafe else {f"{HOME}list", f"{HOME}metrics"}
         )
 
     async def test_files_that_scripts_name_are_fetched_if_the_site_has_them(

@@ -36,7 +36,7 @@ from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import WITHOUT_PAGE, PageFetcher, recorded_fields, signed_in
-from stillweb.record.harvest.misses import is_plain_post
+from stillweb.record.harvest.opened import OpenedPosts, opened_posts
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 from stillweb.record.recording import begin_addition
@@ -135,12 +135,13 @@ async def fill(
         begin_addition(collection)
         cookies, record = await signed_in(collection, ca, options.login, options.record)
         fetcher = PageFetcher(record, recorded_fields(collection), cookies=cookies)
-        rules = read_rules(collection)
+        rules, secrets = read_rules(collection), secrets_of(collection, record.secrets)
+        opened = await asyncio.to_thread(opened_posts, collection)
         with Pack.open(collection.pack) as pack:
             known = SealedIndex(pack, rules)
             with NewOnlyWriter(collection, known, rules, ()) as writer:
                 async with fetcher:
-                    site = _LiveSite(fetcher, writer, secrets_of(collection, record.secrets), scope, options)
+                    site = _LiveSite(fetcher, writer, secrets, scope, options, opened)
                     await site.open_visit(starts[0])
                     async with _front(collection, ca, site) as url, ReplayClient(url) as client:
                         run = _FillingWalks(collection, client, site, starts, options, on_step)
@@ -196,6 +197,7 @@ class _LiveSite:
         secrets: Secrets | None,
         scope: Scope,
         options: FillOptions,
+        opened: OpenedPosts,
     ) -> None:
         self.failed: dict[str, str] = {}
         self.documents = 0
@@ -206,6 +208,7 @@ class _LiveSite:
         self._scope = scope
         self._avoid = options.avoid
         self._unsafe = options.unsafe
+        self._opened = opened
         self.hosts = {host_of(capture.url) for capture in writer.collection.captures()}
         self._fetches: dict[str, asyncio.Task[Exchange | None]] = {}
 
@@ -254,7 +257,7 @@ class _LiveSite:
         if header(request.headers, "range") or host_of(url) not in self.hosts or is_live(url):
             return False
         by_script = self._unsafe and destination(request.headers) in ("", "empty")
-        if request.method != "GET" and not (by_script and is_plain_post(request)):
+        if request.method != "GET" and not (by_script and self._opened.is_plain(request)):
             return False
         is_page = destination(request.headers) == "document"
         return not self._avoid.forbids("", url) and (not is_page or self._scope.contains(url))

@@ -44,6 +44,7 @@ from stillweb.record.explore.walks import record_walks
 from stillweb.record.forms.run import FormsOptions, record_forms
 from stillweb.record.forms.wanted import OwnText
 from stillweb.record.harvest.harvest import harvest
+from stillweb.record.harvest.opened import opened_posts
 from stillweb.record.harvest.options import HarvestOptions
 from stillweb.replay import ReplayClient, ensure_sealed
 from stillweb.replay.pywb.backend import BACKENDS, serve_by
@@ -217,7 +218,7 @@ class _Loop:
         self._steps = 0  # of filling walks
         self._start_seconds = 0.0  # until replay and browser have started; a busy machine takes a minute
         self._obstacles = Obstacles(scope)
-        self._own_text = OwnText()
+        self._own_text = OwnText(opened_posts(collection))
         self._words: Counter[str] = Counter()
         self._tried_times: set[bytes] = set()
 

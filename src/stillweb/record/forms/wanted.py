@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from stillweb.collections.misses import Missed
-from stillweb.model import MUTATIONS, header
+from stillweb.model import MUTATIONS, Request, header
 from stillweb.record.harvest.misses import only_reads
+from stillweb.record.harvest.opened import OpenedPosts
 
 _SCRIPT_PAGES = 4  # pages whose scripts are examined; each opens in a browser
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
@@ -41,8 +42,9 @@ class WantedForms:
 
 @dataclass(slots=True)
 class OwnText:
-    """Missed writes of several walks."""
+    """Missed writes of several walks; `opened` are POST requests that opening a page sends."""
 
+    opened: OpenedPosts = field(default_factory=OpenedPosts)
     _targets: Counter[str] = field(default_factory=Counter)
     _script_pages: Counter[str] = field(default_factory=Counter)
     _taken: set[str] = field(default_factory=set)
@@ -58,12 +60,15 @@ class OwnText:
             if miss.method not in MUTATIONS or not miss.body_size:
                 continue
             by_script = miss.resource == "empty"
-            if by_script and miss.whole and only_reads(miss.request()):
+            if by_script and miss.whole and self._only_reads(miss.request()):
                 continue
             if header(miss.fields, "content-type").startswith(_FORMS):
                 self._targets[miss.url.partition("?")[0]] += miss.count
             if by_script and miss.last.page:
                 self._script_pages[miss.last.page] += miss.count
+
+    def _only_reads(self, request: Request) -> bool:
+        return only_reads(request) or self.opened.cover(request)
 
     def take(self, seconds: float) -> WantedForms:
         """Return all forms so far, the most frequent first."""

@@ -8,7 +8,7 @@ a first visit shows, as in a crawl. Cookies that a page sets are dropped.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
@@ -74,31 +74,35 @@ def recorded_fields(collection: Collection) -> dict[str, Headers]:
     return found
 
 
-def recorded_posts(collection: Collection) -> Iterator[PlainRequest]:
-    """Yield the POST requests of form data without a token that scripts sent, each once."""
+def recorded_posts(
+    collection: Collection, is_plain: Callable[[Request], bool] = is_plain_post
+) -> Iterator[PlainRequest]:
+    """Yield the POST requests that scripts sent and that may be sent without their page, each once."""
     seen: set[str] = set()
     for capture in collection.captures():
         if capture.method != "POST" or capture.request_offset < 0:
             continue
-        found = _of_script(collection.read_capture(capture).request)
+        found = _of_script(collection.read_capture(capture).request, is_plain)
         if found is not None and found.key not in seen:
             seen.add(found.key)
             yield found
 
 
-def _of_script(request: Request) -> PlainRequest | None:
+def _of_script(request: Request, is_plain: Callable[[Request], bool]) -> PlainRequest | None:
     """Return a request of a script, None for any other, and for a POST that needs its page."""
     # Over http, browsers say only of documents and their resources what they are for.
     if destination(request.headers) not in ("", "empty"):
         return None
-    if request.method != "GET" and not is_plain_post(request):
+    if request.method != "GET" and not is_plain(request):
         return None
     page, fields = header(request.headers, "referer"), visitor_fields(request.headers)
     body = None if request.method == "GET" else request.raw_body
     return PlainRequest(request.method, request.url, "empty", page, fields, body)
 
 
-def recorded_data(collection: Collection, *, unsafe: bool) -> Iterator[tuple[PlainRequest, Any]]:
+def recorded_data(
+    collection: Collection, *, unsafe: bool, is_plain: Callable[[Request], bool] = is_plain_post
+) -> Iterator[tuple[PlainRequest, Any]]:
     """Yield the requests of scripts that were answered with data, each once, and answers of JSON.
 
     The answer is None if it is plain text, Markdown or XML.
@@ -106,6 +110,7 @@ def recorded_data(collection: Collection, *, unsafe: bool) -> Iterator[tuple[Pla
     Args:
         collection: the recording.
         unsafe: whether requests by POST count, if they may be sent without their page.
+        is_plain: returns whether a POST may be.
     """
     seen: set[str] = set()
     for capture in collection.captures():
@@ -116,7 +121,7 @@ def recorded_data(collection: Collection, *, unsafe: bool) -> Iterator[tuple[Pla
         if not (is_json or capture.mime.endswith(("/plain", "markdown", "xml"))) or len(seen) >= _DATA:
             continue
         exchange = collection.read_capture(capture)
-        found = _of_script(exchange.request)
+        found = _of_script(exchange.request, is_plain)
         if found is None or found.key in seen or is_live(found.url):
             continue
         seen.add(found.key)

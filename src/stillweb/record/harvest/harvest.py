@@ -26,7 +26,7 @@ from stillweb.collections.layout import Collection, locked
 from stillweb.collections.manifest import write_atomically
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError, RecordError, UpstreamUnreachable
-from stillweb.model import HTML_TYPES, Capture, Exchange
+from stillweb.model import HTML_TYPES, Capture, Exchange, Request
 from stillweb.record.crawl.fetch import Fetcher, Robots
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.harvest.connections import TooLarge
@@ -43,6 +43,7 @@ from stillweb.record.harvest.fetch import (
 )
 from stillweb.record.harvest.frontier import HarvestFrontier, Pending
 from stillweb.record.harvest.misses import PlainRequest, plain_requests
+from stillweb.record.harvest.opened import opened_posts
 from stillweb.record.harvest.options import HarvestBudget, HarvestOptions, HarvestReport
 from stillweb.record.harvest.page import HtmlPage, Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
@@ -161,14 +162,17 @@ class _Harvest:
             if miss.method == "GET" and miss.resource == "document" and self._is_followed(miss.url, ""):
                 self._frontier.add(wire_url(miss.url), start, 1.0)
         self.typed.words.raise_to(self._options.shown)
-        missed = list(plain_requests(self._options.misses, unsafe=bool(self._options.forms)))
+        is_plain = (await asyncio.to_thread(opened_posts, self._collection)).is_plain
+        missed = list(
+            plain_requests(self._options.misses, unsafe=bool(self._options.forms), is_plain=is_plain)
+        )
         known = list(recorded_requests(self._collection))
         if self._options.forms:
-            posts = list(recorded_posts(self._collection))
+            posts = list(recorded_posts(self._collection, is_plain))
             self._recorded.update(each.key for each in posts)
             known += posts
         try:
-            plain = await self._plain(missed, known)
+            plain = await self._plain(missed, known, is_plain)
             self._budget.limit_time(_MISSES_SHARE)
             for requests, is_wanted in plain:
                 await self._send_plain(fetcher, requests, is_wanted)
@@ -187,14 +191,14 @@ class _Harvest:
         return self.report
 
     async def _plain(
-        self, missed: list[PlainRequest], known: list[PlainRequest]
+        self, missed: list[PlainRequest], known: list[PlainRequest], is_plain: Callable[[Request], bool]
     ) -> list[tuple[list[PlainRequest], Callable[[Exchange], bool]]]:
         """Return the requests that need no page, each group with the answers of it that are wanted."""
         scripts = ScriptRequests(
             self._collection, self._documents, self._recorded, self._links_of, self._budget.is_over
         )
         unsafe = bool(self._options.forms)
-        entries, linked = await asyncio.to_thread(scripts.for_data, missed, unsafe=unsafe)
+        entries, linked = await asyncio.to_thread(scripts.for_data, missed, is_plain, unsafe=unsafe)
         return [
             (missed, _is_any),
             (await asyncio.to_thread(scripts.for_links, [*missed, *known]), _is_any),

@@ -14,7 +14,7 @@ import json
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -138,20 +138,24 @@ class PlainRequest:
         return PlainRequest(self.method, url, self.destination, self.referer, self.fields, body)
 
 
-def plain_requests(misses: Iterable[Missed], *, unsafe: bool) -> Iterator[PlainRequest]:
+def plain_requests(
+    misses: Iterable[Missed], *, unsafe: bool, is_plain: Callable[[Request], bool] | None = None
+) -> Iterator[PlainRequest]:
     """Yield the misses that can be sent again without their page; documents are left to the crawl of links.
 
     Args:
         misses: as the ledger has them.
-        unsafe: whether requests by POST are included, if a script sent them (`is_plain_post`).
+        unsafe: whether requests by POST are included, if a script sent them and they are plain.
+        is_plain: None for `is_plain_post`.
     """
+    is_plain = is_plain or is_plain_post
     for miss in misses:
         if is_live(miss.url):
             continue
         by_script = miss.resource == "empty"
         if miss.method == "GET" and miss.resource not in _DOCUMENTS:
             yield _plain(miss, None)
-        elif unsafe and by_script and miss.whole and is_plain_post(request := miss.request()):
+        elif unsafe and by_script and miss.whole and is_plain(request := miss.request()):
             yield _plain(miss, request.raw_body)
 
 
@@ -171,21 +175,30 @@ def is_plain_post(request: Request) -> bool:
 
 def only_reads(request: Request) -> bool:
     """Return whether a POST of JSON only reads, by its URL or GraphQL query, and holds no CSRF token."""
+    values = json_values(request)
+    return values is not None and _asks(request.url, values)
+
+
+def json_values(request: Request) -> list[tuple[str, Any]] | None:
+    """Return the values of a JSON body, each with the names that lead to it.
+
+    None is returned for another body, and for one that may belong to one visit.
+    """
     if not header(request.headers, "content-type").startswith(_JSON):
-        return False
+        return None
     try:
-        content = load_json(request.raw_body)
+        values = list(_json_leaves("", load_json(request.raw_body)))
     except (ValueError, LimitExceeded):
-        return False
-    texts = ((path, text) for path, text in _json_leaves("", content) if isinstance(text, str))
+        return None
+    texts = ((path, text) for path, text in values if isinstance(text, str))
     # Identifiers of entries are random too: only the names say what belongs to one visit.
-    return _asks(request.url, content) and not any(
-        text and not text.isdigit() and _OF_VISIT.search(path) for path, text in texts
-    )
+    is_bound = any(text and not text.isdigit() and _OF_VISIT.search(path) for path, text in texts)
+    return None if is_bound else values
 
 
-def _asks(url: str, content: Any) -> bool:
-    if isinstance(content, dict) and isinstance(query := content.get("query"), str) and "{" in query:
+def _asks(url: str, values: list[tuple[str, Any]]) -> bool:
+    query = next((value for path, value in values if path == "query"), None)
+    if isinstance(query, str) and "{" in query:
         return _GRAPHQL_QUERY.match(query) is not None
     return _READS.search(urlsplit(url).path) is not None
 

@@ -12,8 +12,9 @@ No HTML links to those of the others. A request names its entry by a segment of 
 value of its JSON body. If a recorded list holds that value among others, the others are entries as well.
 
 Short values (1, open) are in many lists by chance. Two requests for different entries of the same list show
-that they come from it; for a long identifier one is enough. A request may repeat several values of its entry,
-such as a name and a version. Then those of another entry take their places together.
+that they come from it. One is enough for a long identifier, and for a parameter or path that is named after
+the list (`experiment_id=5` or `/experiments/5` for `experiments`). A request may repeat several values of its
+entry, such as a name and a version. Then those of another entry take their places together.
 
 JSON also has whole URLs, such as those of downloads. If one was requested, the others that have its name
 (`tarball`) are requested too.
@@ -32,12 +33,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 from stillweb.collections.layout import Collection
-from stillweb.model import Capture
+from stillweb.model import Capture, Request
 from stillweb.record.harvest.fetch import decoded_body, recorded_data
 from stillweb.record.harvest.misses import PlainRequest
 from stillweb.urls import host_of
@@ -70,6 +71,10 @@ _UNIQUE = re.compile(r"(?=.*[0-9])[\w-]{8,}")
 _IDENTIFIER = re.compile(r"(?!.*//)[\w.~:@+/ -]{1,80}")
 _URL = re.compile(r"https?://[^/\s]+/\S{0,400}$")
 _VARIABLE = re.compile(r"[0-9]|^.{25,}$")
+_SEPARATOR = re.compile(r"[\W_]+")
+_KEYS = frozenset(
+    ("id", "key", "name", "slug", "uid", "uuid", "code", "value", "type", "statu", "state", "title", "")
+)
 _MOST_OF_A_LIST = 200  # entries; an agent sees those at its start
 
 _Pairs = tuple[tuple[str, str], ...]
@@ -303,6 +308,12 @@ class _Texts:
         """The texts in order, decoded."""
         return [*map(unquote, self.segments), *self.values]
 
+    @property
+    def names(self) -> list[str]:
+        """The name of each text: that of its parameter, or the segment before it."""
+        before = ["", *self.segments[:-1]]
+        return [*map(unquote, before), *(name for name, _ in _parameters(self.request))]
+
     def with_others(self, new: Mapping[str, str]) -> PlainRequest:
         """Return the request with other texts wherever it has the given ones."""
         parts = urlsplit(self.request.url)
@@ -336,12 +347,14 @@ class _Kind:
         """Yield the requests for the other entries of the shortest list that the values come from."""
         counts = Counter(source for value in self.values for source in listed.sources[value])
         most = max(counts.values())
-        if not self._is_proved(most):
-            return
         example = next(reversed(self.values.values()))
         texts = example.all
-        sources = (source for source, count in counts.items() if count == most)
-        shortest = min(sources, key=lambda source: (len(listed.lists[source]), source))  # many hold 1, 2, 3
+        sources = [source for source, count in counts.items() if count == most]
+        named = [source for source in sources if not self.rest and _is_named(example.names[self.at], source)]
+        if not named and not self._is_proved(most):
+            return
+        # Many lists hold 1, 2, 3.
+        shortest = min(named or sources, key=lambda source: (len(listed.lists[source]), source))
         for value, entry in listed.lists[shortest].items():
             if value not in self.values and all(name in entry for _, name in self.rest):
                 rest = {texts[place]: entry[name] for place, name in self.rest}
@@ -385,6 +398,20 @@ def requests_for_entries(requests: Iterable[PlainRequest], listed: ListedValues)
     return list(found.values())
 
 
+def _is_named(name: str, source: ListSource) -> bool:
+    """Return whether the name of a text in requests is that of the values of a list."""
+    at, names = source
+    *owners, member = (_singular(each) for each in names.split("."))
+    owner = next(filter(None, reversed(owners)), "") or _singular(at.rstrip("/").rpartition("/")[2])
+    called = {f"{owner}{member}", *([owner] if member in _KEYS | {f"{owner}id", f"{owner}name"} else [])}
+    return _singular(name.rpartition(".")[2]) in (called | ({member} - _KEYS)) - {""}
+
+
+def _singular(name: str) -> str:
+    """Return a name in lower case without separators and plural: `experiment_ids` is `experimentid`."""
+    return re.sub(r"ies$|s$", lambda end: "y" if end[0] != "s" else "", _SEPARATOR.sub("", name.lower()))
+
+
 def _rests(texts: list[str], at: int, listed: ListedValues) -> Iterator[tuple[tuple[int, str], ...]]:
     """Yield the places of a request that repeat other values of the entry that one place names.
 
@@ -417,32 +444,49 @@ def bundled_urls(scripts: Iterable[str], recorded: AbstractSet[str]) -> list[str
         scripts: texts.
         recorded: URLs without query, of the host of the scripts.
     """
-    found: dict[str, None] = {}
-    by_name: dict[str, list[str]] = defaultdict(list)
-    for url in recorded:
-        by_name[url.rpartition("/")[2]].append(url)
-    for text in scripts:
-        found |= dict.fromkeys((*_of_strings(text, by_name), *_of_tables(text, recorded)))
+    texts = list(scripts)
+    tables = chain.from_iterable(_of_tables(text, recorded) for text in texts)
+    found = dict.fromkeys(chain(tables, _of_strings(texts, recorded)))
     return [url for url in found if url not in recorded]
 
 
-def _of_strings(text: str, by_name: dict[str, list[str]]) -> Iterator[str]:
-    """Yield the files in strings, next to recorded ones of the same folder."""
+def _of_strings(scripts: Iterable[str], recorded: AbstractSet[str]) -> Iterator[str]:
+    """Yield the files in strings, next to recorded ones of the same folder.
+
+    Scripts of one bundle resolve their strings against one URL. Where a folder has no recorded file, a name
+    with a digest is taken to be of that bundle.
+    """
     groups: dict[str, dict[str, None]] = defaultdict(dict)
-    for match in _STRING.finditer(text):
+    for match in chain.from_iterable(map(_STRING.finditer, scripts)):
         folder, _, name = match[2].rpartition("/")
         if ".." not in folder:
-            groups[folder][name] = None
-    for folder, names in groups.items():
-        bases: dict[str, int] = defaultdict(int)
-        for name in names:
-            ending = f"{folder.removeprefix('.').rstrip('/')}/{name}".lstrip("/")
-            for url in by_name.get(name, ()):
-                if url.endswith(f"/{ending}"):
-                    bases[url.removesuffix(name)] += 1
-        for base, count in bases.items():
-            if count >= _PROOFS:
-                yield from (base + name for name in names)
+            groups[folder.removeprefix(".").strip("/")][name] = None
+    endings = {folder: [f"{folder}/{name}".lstrip("/") for name in names] for folder, names in groups.items()}
+    bases = _bases(endings, recorded)
+    roots = sorted({base for found in bases.values() for base in found})
+    for folder, names in endings.items():
+        for base in bases[folder]:
+            yield from (base + name for name in names)
+        if folder and not bases[folder]:
+            hashed = [name for name in names if any(map(_HASH.fullmatch, _WORD.findall(name)))]
+            yield from (base + name for base in roots for name in hashed)
+
+
+def _bases(endings: Mapping[str, Iterable[str]], recorded: AbstractSet[str]) -> dict[str, list[str]]:
+    """Return the URLs against which the files of each folder are resolved, as recorded files show."""
+    by_name: dict[str, list[str]] = defaultdict(list)
+    for url in recorded:
+        by_name[url.rpartition("/")[2]].append(url)
+    found = {}
+    for folder, names in endings.items():
+        counts = Counter(
+            url.removesuffix(name)
+            for name in names
+            for url in by_name.get(name.rpartition("/")[2], ())
+            if url.endswith(f"/{name}")
+        )
+        found[folder] = [base for base, count in counts.items() if count >= _PROOFS]
+    return found
 
 
 def _of_tables(text: str, recorded: AbstractSet[str]) -> Iterator[str]:
@@ -548,17 +592,18 @@ class ScriptRequests:
         ]
 
     def for_data(
-        self, missed: Iterable[PlainRequest], *, unsafe: bool
+        self, missed: Iterable[PlainRequest], is_plain: Callable[[Request], bool], *, unsafe: bool
     ) -> tuple[list[PlainRequest], list[PlainRequest]]:
         """Return the requests for entries of recorded lists that no visitor chose, and for URLs in JSON.
 
         Args:
             missed: requests that a replay missed.
+            is_plain: returns whether a POST may be sent without its page.
             unsafe: whether recorded POST requests count.
         """
         listed = ListedValues()
         requests = list(missed)
-        for request, answer in recorded_data(self._collection, unsafe=unsafe):
+        for request, answer in recorded_data(self._collection, unsafe=unsafe, is_plain=is_plain):
             if self._is_over():
                 break
             self._recorded.add(request.key)
