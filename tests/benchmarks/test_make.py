@@ -26,6 +26,7 @@ from stillweb.benchmarks.make import MadeTasks, _is_impossible_due, write_audit_
 from stillweb.cli.tasks import tasks as command
 from stillweb.env import Task, load_tasks, native_tasks
 from stillweb.env.tasks.evaluators import AnswerEvaluator, ScriptEvaluator, UrlEvaluator
+from stillweb.env.tasks.load import webarena_tasks
 from stillweb.env.tasks.native import native_file
 from stillweb.errors import UsageError
 from stillweb.replay import ReplayClient, ReplayOptions, serve
@@ -53,6 +54,18 @@ def test_static_findings():
         ]
     )
     assert kinds(found) == {("other", "contradicts"), ("again", "duplicate"), ("self", "rejects reference")}
+
+
+def test_a_missing_url_of_a_site_is_no_error_of_the_task():
+    entry = {
+        "task_id": 7,
+        "intent": "Open the basket.",
+        "sites": ["shopping"],
+        "start_url": "__SHOPPING__",
+        "eval": {"eval_types": ["url_match"], "reference_url": "__SHOPPING__/basket", "url_note": "EXACT"},
+    }
+    found = static_findings(webarena_tasks([entry], sites={}, collections={}, source="w"))
+    assert {(each.severity, each.kind) for each in found} == {("note", "needs site"), ("note", "no oracle")}
 
 
 def test_the_report_of_an_audit_shows_goals_and_meanings(tmp_path):

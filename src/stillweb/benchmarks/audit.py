@@ -50,13 +50,14 @@ MEANINGS: Mapping[str, str] = {
     "misses": "the start page requests what the collection does not hold",
     "duplicate": "another task has the same goal, start page and evaluator",
     "no oracle": "no known solution, so solvability is not checked",
+    "needs site": "the URL of a site that the task names is not given (--site)",
     "needs judge": "a model judges the answer",
     "not scored": "the task has no evaluator",
     "not played": "the collection is missing, so only the text of the task was checked",
 }
 """Meaning of each kind of finding."""
 
-_NEVER = ("site_api", "site_url", "agent_report", "request_pattern")  # prerequisites that no recording has
+_NEVER = ("site_api", "agent_report", "request_pattern")  # prerequisites that no recording has
 _EXAMPLES = 5
 _LITERAL = re.compile(r"""(?:querySelector(?:All)?|closest|matches)\(\s*(['"`])(.*?)\1""")
 _NAMED = re.compile(r"""(?:getElementById|getElementsByClassName)\(\s*(['"`])([\w-]+)\1""")
@@ -215,6 +216,8 @@ def static_findings(tasks: Sequence[Task]) -> list[AuditFinding]:
         never = sorted(task.needs.intersection(_NEVER))
         if never:
             found.append(AuditFinding(task.id, "error", "grader", f"needs {', '.join(never)}"))
+        if "site_url" in task.needs:
+            found.append(AuditFinding(task.id, "note", "needs site", "--site NAME=URL"))
         if "judge" in task.needs:
             found.append(AuditFinding(task.id, "note", "needs judge"))
         if task.origin is None or not task.origin.oracle:
