@@ -390,6 +390,17 @@ def test_a_link_to_the_page_itself_is_not_followed():
     assert [each.visits for each in found] == [("https://a.test/3", "https://a.test/1?view=b")]
 
 
+def test_a_section_that_occurs_twice_is_no_wrong_answer():
+    pages = [
+        _sections("https://a.test/1", '<a href="/2">Staff list</a>', "Home"),
+        _sections("https://a.test/2", "", "Staff", "Ann Hill", "Bob Lake", "Ann Hill"),
+    ]
+    (candidate,) = chain_links(SiteFacts(SiteMap({each.url: each for each in pages}), 7))
+    assert candidate.answer == "Ann Hill"
+    assert candidate.wrong[0] == "Bob Lake"
+    assert "Ann Hill" not in candidate.wrong
+
+
 def test_a_title_that_another_page_has_too_is_no_description():
     text = "A page with a few words about a lamp."
     article = read_page(

@@ -22,12 +22,20 @@ from stillweb.benchmarks.audit import (
     selected_names,
     static_findings,
 )
-from stillweb.benchmarks.make import MadeTasks, _is_impossible_due, write_audit_report
+from stillweb.benchmarks.make import (
+    MadeTask,
+    MadeTasks,
+    _drop_surplus,
+    _is_impossible_due,
+    write_audit_report,
+)
+from stillweb.benchmarks.proof import ProofResult
 from stillweb.cli.tasks import tasks as command
 from stillweb.env import Task, load_tasks, native_tasks
 from stillweb.env.tasks.evaluators import AnswerEvaluator, ScriptEvaluator, UrlEvaluator
 from stillweb.env.tasks.load import webarena_tasks
 from stillweb.env.tasks.native import native_file
+from stillweb.env.tasks.task import TaskOrigin
 from stillweb.errors import UsageError
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 
@@ -169,6 +177,24 @@ def test_command(shop, tmp_path):
 def test_impossible_tasks_are_a_fifth_of_those_that_are_not_dropped(dropped, due):
     made = MadeTasks("shop", "", OPTIONS, dropped=Counter({("report", "walks: reward"): dropped}))
     assert _is_impossible_due(made, Counter(report=10, open=5, impossible=2)) is due
+
+
+def _made(*families: str) -> list[MadeTask]:
+    origins = [TaskOrigin(family=family) for family in families]
+    return [
+        MadeTask(Task(str(n), "", HOME, origin=origin), ProofResult()) for n, origin in enumerate(origins)
+    ]
+
+
+def test_impossible_tasks_are_dropped_where_too_many_others_were():
+    made = MadeTasks("shop", "", OPTIONS, made=_made(*["impossible", "report"] * 4))
+    assert _drop_surplus(made)
+    assert not _drop_surplus(made)
+    assert [each.task.id for each in made.made] == ["0", "1", "3", "5", "7"]
+    assert made.dropped == {("impossible", "share: too few other tasks"): 3}
+    alone = MadeTasks("shop", "", MakeOptions(families=("impossible",)), made=_made("impossible"))
+    assert not _drop_surplus(alone)
+    assert len(alone.made) == 1
 
 
 def test_impossible_tasks_are_made_alone_if_no_other_family_is_requested():

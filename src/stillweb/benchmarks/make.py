@@ -200,6 +200,8 @@ async def make_tasks(
         made = MadeTasks(collection.name, environment, options, len(site.pages), dict(planner.starts))
         plans = in_turn(_candidates(site, planner, made, options), iter(games))
         await _prove_all(prover, planner, plans, made, on_progress)
+        while _drop_surplus(made):
+            await _prove_all(prover, planner, plans, made, on_progress)
         made.walk_seconds = prover.walk_seconds
     made.seconds = clock.perf() - began
     return made
@@ -292,11 +294,26 @@ def _candidates(
 
 def _is_impossible_due(made: MadeTasks, planned: Mapping[str, int]) -> bool:
     """Return whether one more task of the family impossible keeps its share of the tasks not dropped."""
-    if set(made.options.families) == {"impossible"}:
+    if _is_alone(made):
         return True
     dropped = sum(count for (family, _), count in made.dropped.items() if family != "impossible")
     others = sum(planned.values()) - planned["impossible"] - dropped
     return planned["impossible"] + 1 <= _IMPOSSIBLE * (planned["impossible"] + 1 + others)
+
+
+def _is_alone(made: MadeTasks) -> bool:
+    return set(made.options.families) == {"impossible"}
+
+
+def _drop_surplus(made: MadeTasks) -> bool:
+    """Drop the last tasks of the family impossible that exceed its share, since other tasks were dropped."""
+    impossible = [each for each in made.made if each.task.origin and each.task.origin.family == "impossible"]
+    most = int((len(made.made) - len(impossible)) * _IMPOSSIBLE / (1 - _IMPOSSIBLE))
+    surplus = [] if _is_alone(made) else impossible[most:]
+    if surplus:
+        made.dropped["impossible", "share: too few other tasks"] += len(surplus)
+        made.made = [each for each in made.made if each not in surplus]
+    return bool(surplus)
 
 
 def _first_planned(

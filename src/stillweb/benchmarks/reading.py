@@ -445,6 +445,7 @@ def chain_links(facts: SiteFacts) -> Iterator[TaskCandidate]:
                 continue
             if not is_heading(sections[0]) or fold(sections[0]) in fold(f"{after.subject} {link.name}"):
                 continue
+            others = [text for text in sections if fold(text) != fold(sections[0])]
             yield TaskCandidate(
                 "chain",
                 "chain/link",
@@ -454,7 +455,7 @@ def chain_links(facts: SiteFacts) -> Iterator[TaskCandidate]:
                 AnswerEvaluator(exact=sections[0]),
                 (page.url, target),
                 answer=sections[0],
-                wrong=(*sections[1:WRONG_ANSWERS], after.subject, page.subject, NOT_FOUND),
+                wrong=(*others[:WRONG_ANSWERS], after.subject, page.subject, NOT_FOUND),
                 shows=(sections[0],),
             )
             break
