@@ -317,6 +317,16 @@ def test_links_know_the_controls_that_open_their_menus():
     }
 
 
+def test_a_control_within_the_element_that_it_names_opens_no_menu():
+    page = read('<div id="all"><a href="/pie">Pie</a><a href="#all">Back to top</a></div>')
+    assert [link.opener for link in page.links] == [None]
+
+
+def test_a_link_has_its_title_as_another_name():
+    page = read('<a href="/a" title="Show  source [v]">Show source</a><a href="/b" title="Old">old</a>')
+    assert [link.title for link in page.links] == ["Show source [v]", ""]
+
+
 def views(*queries: str, links: str = "") -> dict[str, object]:
     urls = [f"https://site.test/list{query}" for query in queries]
     return {url: read(f"<h1>List</h1><p>{url}</p>{links}", url) for url in urls}

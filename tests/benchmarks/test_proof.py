@@ -167,3 +167,16 @@ async def test_an_oracle_opens_a_menu_only_if_it_must(env):
     assert proof.failed == ""
     assert proof.oracle == ((CLICK,) if shown else (menu, CLICK)) + ({"action": "terminate"},)
     assert env.episodes == [["click"] * (1 if shown else 2) + ["terminate"]] * 3
+
+
+@pytest.mark.parametrize(
+    ("step", "done"),
+    [
+        ({**CLICK, "name": "Light", "nth": 2, "title": "Lamps"}, CLICK),
+        ({**CLICK, "title": "Lights"}, CLICK),
+    ],
+)
+async def test_an_oracle_uses_the_title_of_a_link_only_if_styles_hide_its_text(step, done):
+    proof = await prover(FakeEnv()).prove(plan(UrlEvaluator(exact=LAMPS), oracle=(step,)))
+    assert proof.failed == ""
+    assert proof.oracle[0] == done

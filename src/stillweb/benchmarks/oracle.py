@@ -8,7 +8,8 @@
 on the same page with another layout. `run_oracle` plays an oracle in an `Env`.
 
 A planned step may have `via`, a step that opens the menu with its control. It is done only if the page does
-not show the control; `OracleRun.acts` has the steps that were done.
+not show the control. It may have `title`, the name that its link has if styles hide the text of the link.
+`OracleRun.acts` has the steps that were done.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _RETRIES: tuple[Step, ...] = (  # while a fault hides a control
     {"action": "reload"},
     {"action": "wait", "ms": 10_000},
 )
-_OF_STEP = ("role", "name", "nth", "via")
+_OF_STEP = ("role", "name", "nth", "title", "via")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class OracleRun:
         reward: None if the episode did not reach its end.
         steps: for each observation from the reset on its digests, URL and status of the action.
         texts: folded text of each observed page.
-        acts: the steps that were done, without `via`.
+        acts: the steps that were done, without `via` and `title`.
         stops: for each planned step the number of the observation after it.
         start: the `info` of the reset.
         trouble: why a step could not be done, "" if all were; `kind` names it in one word.
@@ -101,6 +102,15 @@ def _shows(step: Step, observation: Observation) -> bool:
     except LookupError:
         return False
     return True
+
+
+def _as_named(step: Step, observation: Observation) -> Step:
+    """Return a step without `title`, with the name under which the page shows its control."""
+    plain = {name: value for name, value in step.items() if name != "title"}
+    if "title" not in step or _shows(plain, observation):
+        return plain
+    titled = {name: value for name, value in plain.items() if name != "nth"} | {"name": step["title"]}
+    return titled if _shows(titled, observation) else plain
 
 
 def _without_via(step: Step) -> Step:
@@ -190,9 +200,11 @@ class _OraclePlay:
         while todo:
             step, planned = todo.popleft()
             observation = await self._dismiss(observation, info, on_page)
-            if "via" in step and not _shows(step, observation):
+            named = _as_named(step, observation)
+            if "via" in step and not _shows(named, observation):
                 todo.extendleft(((_without_via(step), planned), (step["via"], False)))
                 continue
+            step = named
             observation = await self._recover(step, observation, info, on_page)
             if self.before_act:
                 await self.before_act(observation, info)

@@ -67,6 +67,7 @@ class SiteLink:
     """A link: URL without fragment, accessible name, and its number among the links of that name.
 
     Attributes:
+        title: name of the link if styles hide its text, "" without another one.
         within: whether the link leads to a place within its page, by a fragment.
         opener: control that opens the menu with the link, if the link is in one.
     """
@@ -74,6 +75,7 @@ class SiteLink:
     url: str
     name: str
     number: int = 0
+    title: str = ""
     within: bool = False
     opener: SiteOpener | None = None
 
@@ -292,7 +294,9 @@ def _links(tree: LexborHTMLParser, base: str) -> Iterator[SiteLink]:
             continue
         reference = _attribute(node, "href")
         if not reference.startswith("#") and (url := _joined(base, reference)):
-            yield SiteLink(url, name, number, within="#" in reference, opener=menus.opener(node))
+            title = " ".join(_attribute(node, "title").split())
+            title = "" if fold(title) == fold(name) else title
+            yield SiteLink(url, name, number, title, within="#" in reference, opener=menus.opener(node))
 
 
 class _Menus:
@@ -323,7 +327,7 @@ class _Menus:
         above = node.parent
         while above is not None and above.tag not in ("body", "html"):
             control = self._of_element.get(_attribute(above, "id")) or self._before(above)
-            if control is not None and control.mem_id != node.mem_id:
+            if control is not None and control.mem_id != node.mem_id and not _is_within(control, above):
                 return SiteOpener(*self._controls[control.mem_id], outer=self.opener(control))
             above = above.parent
         return None
@@ -333,6 +337,14 @@ class _Menus:
         while before is not None and before.tag.startswith("-"):  # text or comment
             before = before.prev
         return before if before is not None and before.mem_id in self._controls else None
+
+
+def _is_within(node: Any, other: Any) -> bool:
+    """Return whether an element is in another one, as a link to the top of a page is in the whole page."""
+    above = node.parent
+    while above is not None and above.mem_id != other.mem_id:
+        above = above.parent
+    return above is not None
 
 
 def _link_name(node: Any) -> str:

@@ -35,13 +35,19 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 @dataclass(frozen=True, slots=True)
 class SiteStep:
-    """A click on a link: page before, name and number of the link, page after, control of the link's menu."""
+    """A click on a link: page before, name and number of the link, page after.
+
+    Attributes:
+        opener: control of the link's menu.
+        title: name of the link if styles hide its text.
+    """
 
     page: str
     name: str
     number: int
     target: str
     opener: SiteOpener | None = None
+    title: str = ""
 
 
 SiteWay = tuple[SiteStep, ...]
@@ -111,7 +117,8 @@ class SiteMap:
             for link in sorted(page.links, key=lambda each: counts[fold(each.name)] > 1):
                 target = self.landing(link.url)
                 if target and target != url and len(link.name) <= 120:
-                    steps.setdefault(target, SiteStep(url, link.name, link.number, target, link.opener))
+                    step = SiteStep(url, link.name, link.number, target, link.opener, link.title)
+                    steps.setdefault(target, step)
             found[url] = tuple(steps.values())
         return found
 
