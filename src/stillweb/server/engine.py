@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 from stillweb import clock
 from stillweb.env import Observation, Task, VectorEnv
 from stillweb.env.aio import Started
+from stillweb.env.tasks.task import task_from_dict
 from stillweb.env.trajectories.trajectory import ContentFiles
-from stillweb.errors import EnvClosed, InfraError, ResetNeeded, StillwebError
+from stillweb.errors import EnvClosed, InfraError, ResetNeeded, StillwebError, UsageError
 from stillweb.polling import wait_event
 from stillweb.server.failures import FailureKind, RequestRefused, fault_of
 from stillweb.server.leases.held import HeldLease, IdempotencyCache
@@ -36,6 +37,7 @@ _REPLAY_SECONDS = 5.0  # short: during this wait the lease of a client that has 
 _THUMBNAILS = 64  # that may wait
 _THUMBNAIL_SECONDS = 2.0  # for which one is reused
 _LEASE_RESPONSES = 256  # stored responses to lease requests
+STARTS = ("task", "task_id", "url")  # an episode starts with exactly one of them
 Action = Mapping[str, Any] | str
 
 
@@ -46,6 +48,31 @@ class Start:
     task: Task | None = None
     url: str | None = None
     seed: int | None = None
+
+    @classmethod
+    def of(cls, tasks: Mapping[str, Task], given: Mapping[str, Any], where: str = "the request") -> Start:
+        """Return the start that the fields `task`, `task_id`, `url` and `seed` describe.
+
+        Raises:
+            UsageError: if not exactly one of the first three is set, or the task is unknown.
+            TaskError: if the task is malformed.
+        """
+        named = [name for name in STARTS if given.get(name) is not None]
+        if len(named) != 1:
+            message = f"{where} needs one of task, task_id and url, not {' and '.join(named) or 'none'}"
+            raise UsageError(message)
+        seed = given.get("seed")
+        if named == ["url"]:
+            return cls(url=str(given["url"]), seed=seed)
+        if named == ["task"]:
+            return cls(task=task_from_dict(given["task"], where), seed=seed)
+        task = tasks.get(given["task_id"])
+        if task is None:
+            raise UsageError(
+                f"no task {given['task_id']!r} among the {len(tasks)} tasks of this server",
+                hint="start it with stillweb serve --tasks FILE, or send the task itself",
+            )
+        return cls(task=task, seed=seed)
 
     @property
     def label(self) -> str:

@@ -12,18 +12,16 @@ from fastapi.responses import Response, StreamingResponse
 
 from stillweb import clock
 from stillweb.errors import UsageError
-from stillweb.server.engine import Engine
+from stillweb.server.engine import STARTS, Engine, Start
 from stillweb.server.failures import FailureKind, RequestRefused, fault_of
 from stillweb.server.leases.held import HeldLease
 from stillweb.server.protocols import models
 from stillweb.server.protocols.web import (
-    STARTS,
     Caller,
     CallerOf,
     EngineOf,
     inline,
     left,
-    start_of,
     step_result,
     while_connected,
 )
@@ -78,7 +76,7 @@ async def create_lease(caller: CallerOf, request: Request, given: models.LeaseRe
         raise UsageError("request_id requires an owner: another client may use the same request_id")
     engine = caller.engine
     body = given.model_dump()
-    start = start_of(engine, body) if any(body[name] is not None for name in STARTS) else None
+    start = Start.of(engine.options.tasks, body) if any(body[name] is not None for name in STARTS) else None
 
     async def create() -> dict[str, Any]:
         acquiring = caller.acquire(given.owner, ttl=given.ttl, lifetime=given.lifetime, wait=given.wait)
@@ -202,7 +200,9 @@ async def _lines(items: Sequence[asyncio.Future[dict[str, Any]]]) -> AsyncIterat
 
 async def _reset(caller: Caller, lease: str, given: models.ResetRequest) -> dict[str, Any]:
     held, engine = caller.lease(lease), caller.engine
-    stepped = await engine.reset(held, start_of(engine, given.model_dump()), request_id=given.request_id)
+    stepped = await engine.reset(
+        held, Start.of(engine.options.tasks, given.model_dump()), request_id=given.request_id
+    )
     return _with_pictures(engine, step_result(held, stepped, given.request_id), given.inline_pictures)
 
 

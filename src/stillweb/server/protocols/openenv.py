@@ -27,11 +27,11 @@ from starlette.websockets import WebSocketDisconnect
 from stillweb import __version__
 from stillweb.env import action_schema
 from stillweb.errors import InfraError, ResetNeeded, StillwebError, UsageError
-from stillweb.server.engine import Engine, Start, Stepped
+from stillweb.server.engine import STARTS, Engine, Start, Stepped
 from stillweb.server.failures import RequestRefused, fault_of
 from stillweb.server.leases.held import HeldLease
 from stillweb.server.protocols.models import ObservationModel
-from stillweb.server.protocols.web import STARTS, CallerOf, caller_of, start_of
+from stillweb.server.protocols.web import CallerOf, caller_of
 from stillweb.server.responses import JsonResponse
 
 Given = Annotated[dict[str, Any], Body(default_factory=dict)]
@@ -193,7 +193,7 @@ def _start(engine: Engine, given: Mapping[str, Any]) -> Start:
         raise UsageError(f"seed must be a number, not {seed!r}")
     if tasks and not any(given.get(name) is not None for name in STARTS):
         given = {**given, "task_id": tasks[(seed or 0) % len(tasks)]}
-    return start_of(engine, {**given, "seed": given.get("page_seed")}, "reset")
+    return Start.of(engine.options.tasks, {**given, "seed": given.get("page_seed")}, "reset")
 
 
 async def _step(engine: Engine, held: HeldLease, action: Any, request_id: str = "") -> dict[str, Any]:

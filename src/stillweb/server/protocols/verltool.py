@@ -19,10 +19,10 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from stillweb.errors import StillwebError, UsageError
-from stillweb.server.engine import Engine, Stepped
+from stillweb.server.engine import Engine, Start, Stepped
 from stillweb.server.failures import FailureKind, RequestRefused, fault_of
 from stillweb.server.leases.held import HeldLease
-from stillweb.server.protocols.web import Caller, CallerOf, EngineOf, inline, start_of
+from stillweb.server.protocols.web import Caller, CallerOf, EngineOf, inline
 from stillweb.server.responses import JsonResponse
 
 _WAIT = 60.0  # seconds for a free session: a batch may hold more trajectories than the server has sessions
@@ -91,7 +91,7 @@ class TrajectoryLeases:
         async with lock:
             if lease := self._leases.get(key):
                 return caller.lease(lease), None
-            start = start_of(self._engine, fields, "extra_fields")
+            start = Start.of(self._engine.options.tasks, fields, "extra_fields")
             held = await caller.acquire(f"verl-tool {trajectory}", wait=_WAIT)
             try:
                 started = await self._engine.reset(held, start)

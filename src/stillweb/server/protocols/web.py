@@ -1,10 +1,10 @@
-"""Shared pieces of all protocols: the caller of a request, the start of an episode, its results."""
+"""Shared pieces of all protocols: the caller of a request, and the results of an episode."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -12,15 +12,11 @@ from fastapi import Depends, Request
 from starlette.requests import HTTPConnection
 
 from stillweb import clock
-from stillweb.env.tasks.task import task_from_dict
-from stillweb.errors import UsageError
-from stillweb.server.engine import Engine, Start, Stepped
+from stillweb.server.engine import Engine, Stepped
 from stillweb.server.failures import FailureKind, RequestRefused
 from stillweb.server.keys import KeyHolder
 from stillweb.server.leases.held import HeldLease
 from stillweb.server.pictures import PictureStore
-
-STARTS = ("task", "task_id", "url")  # an episode starts with exactly one of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +68,6 @@ EngineOf = Annotated[Engine, Depends(_engine)]
 
 
 # --- requests and responses ------------------------------------------------------------------------
-
-
-def start_of(engine: Engine, given: Mapping[str, Any], where: str = "the request") -> Start:
-    """Return the start of an episode from the fields `task`, `task_id`, `url` and `seed`.
-
-    Raises:
-        UsageError: if not exactly one of the first three is set, or the task is unknown.
-        TaskError: if the task is malformed.
-    """
-    named = [name for name in STARTS if given.get(name) is not None]
-    if len(named) != 1:
-        raise UsageError(f"{where} needs one of task, task_id and url, not {' and '.join(named) or 'none'}")
-    seed = given.get("seed")
-    if named == ["url"]:
-        return Start(url=str(given["url"]), seed=seed)
-    if named == ["task"]:
-        return Start(task=task_from_dict(given["task"], where), seed=seed)
-    task = engine.options.tasks.get(given["task_id"])
-    if task is None:
-        raise UsageError(
-            f"no task {given['task_id']!r} among the {len(engine.options.tasks)} tasks of this server",
-            hint="start it with stillweb serve --tasks FILE, or send the task itself",
-        )
-    return Start(task=task, seed=seed)
 
 
 async def while_connected(request: Request, waiting: Coroutine[Any, Any, T]) -> T:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stillweb.env import EnvOptions, PoolOptions, Task, VectorOptions, load_tasks
-from stillweb.env.tasks.task import task_from_dict
-from stillweb.errors import InfraError, UsageError
+from stillweb.errors import InfraError
 from stillweb.server.engine import Engine, Start, Stepped
 from stillweb.server.failures import RequestRefused
 from stillweb.server.leases.held import HeldLease
@@ -76,8 +75,8 @@ class EngineLease:
         self._held = held
 
     async def reset(self, *, task: Task | Mapping[str, Any] | None = None, **start: Any) -> Turn:
-        given = request_start(task, start)
-        return _turn(await self._converted(self._engine.reset(self._held, self._start(given))))
+        given = Start.of(self._engine.options.tasks, request_start(task, start))
+        return _turn(await self._converted(self._engine.reset(self._held, given)))
 
     async def step(self, action: Mapping[str, Any] | str) -> Turn:
         return _turn(await self._converted(self._engine.step(self._held, action)))
@@ -93,15 +92,6 @@ class EngineLease:
 
     async def release(self) -> None:
         await self._engine.leases.release(self._held)
-
-    def _start(self, given: Mapping[str, Any]) -> Start:
-        seed, task_id = given.get("seed"), given.get("task_id")
-        if task_id is not None and task_id not in self._engine.options.tasks:
-            raise UsageError(f"no task {task_id!r} in the files of `tasks`")
-        task = self._engine.options.tasks[task_id] if task_id is not None else None
-        if given.get("task") is not None:
-            task = task_from_dict(given["task"], "task")
-        return Start(task=task, url=given.get("url"), seed=seed)
 
     async def _converted(self, call: Any) -> Any:
         """Raise refusals as the errors that `RemoteLease` raises."""
