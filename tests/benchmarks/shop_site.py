@@ -81,12 +81,16 @@ def drawn(html: str) -> str:
     return f"{head}<body><script>document.body.innerHTML = {json.dumps(body)}</script></body>"
 
 
-def build(root: Path, name: str = "shop", change: Callable[[str], str] = str) -> Collection:
+def build(root: Path, change: Callable[[str], str] = str) -> Collection:
     """Write and seal the shop, with changed HTML, as a collection."""
+    return write(root, {path: change(html) for path, html in pages().items()})
+
+
+def write(root: Path, documents: dict[str, str], name: str = "shop") -> Collection:
+    """Write and seal pages by path as a collection."""
     collection = Collection.create(root, name)
     with CollectionWriter(collection) as writer:
-        for path, html in pages().items():
-            html = change(html)
+        for path, html in documents.items():
             body = html.encode()
             headers = (("Content-Type", "text/html; charset=utf-8"), ("Content-Length", str(len(body))))
             response = Response(200, "OK", headers, body)

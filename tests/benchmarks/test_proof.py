@@ -180,3 +180,16 @@ async def test_an_oracle_uses_the_title_of_a_link_only_if_styles_hide_its_text(s
     proof = await prover(FakeEnv()).prove(plan(UrlEvaluator(exact=LAMPS), oracle=(step,)))
     assert proof.failed == ""
     assert proof.oracle[0] == done
+
+
+class EndingEnv(FakeEnv):
+    """The page ends the episode after the first action."""
+
+    async def step(self, action):
+        observation, _, _, truncated, info = await super().step(action)
+        return observation, 1.0, True, truncated, info
+
+
+async def test_an_oracle_whose_episode_ends_before_its_last_step_is_dropped():
+    proof = await prover(EndingEnv()).prove(plan(UrlEvaluator(exact=LAMPS), oracle=(CLICK, CLICK)))
+    assert (proof.failed, proof.detail) == ("oracle: ended early", "after 1 of 3 steps")

@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 import shop_site
 
+from stillweb.benchmarks import MakeOptions, make_tasks
+from stillweb.benchmarks.oracle import run_oracle
 from stillweb.benchmarks.scripted import game_oracle, with_rendered
 from stillweb.benchmarks.site import read_site
 from stillweb.browser.observe.axtree import AxNode
 from stillweb.env import EnvOptions
 from stillweb.env.env import open_envs
-from stillweb.replay import ReplayOptions, serve
+from stillweb.replay import ReplayClient, ReplayOptions, serve
 
 HOME, LAMPS = f"{shop_site.ORIGIN}/", f"{shop_site.ORIGIN}/lamps"
 FORWARD = "<!doctype html><title>x</title><body><script>history.replaceState(0, '', '/staff')</script></body>"
@@ -44,6 +46,12 @@ def test_named_controls_are_clicked_in_the_order_of_the_goal():
     assert [act["name"] for act in acts] == ["a c", "b", "Submit"]
 
 
+def test_sending_alone_solves_a_problem_only_if_the_goal_quotes_the_button():
+    page = nodes(("button", "Submit"), ("button", "Go"))
+    assert game_oracle("Draw a circle around the point. Press Submit when done.", page) == ()
+    assert [act["name"] for act in game_oracle('Click on the "Go" button.', page)] == ["Go"]
+
+
 def test_a_part_of_a_word_names_no_control():
     assert game_oracle("Click on the banana.", nodes(("button", "an"))) == ()
 
@@ -72,3 +80,31 @@ async def test_pages_that_scripts_draw_have_links_and_facts(ca, site, tmp_path):
 
 async def test_pages_with_content_are_not_opened(site):
     assert (await with_rendered([], "shop", site)).pages == site.pages
+
+
+CHOOSE = """<!doctype html><title>Choose</title><body><p id="query"></p>
+<label><input type="checkbox" id="a">red</label><label><input type="checkbox" id="b">blue</label>
+<button onclick="send()">Submit</button><script>
+var WOB_RAW_REWARD_GLOBAL = 0, WOB_DONE_GLOBAL = false, WOB_REWARD_REASON = null;
+Math.seedrandom = () => {};
+var core = {
+  getUtterance: () => "Select red, blue and click Submit.",
+  startEpisodeReal: () => { query.textContent = core.getUtterance(); },
+};
+function send() { WOB_RAW_REWARD_GLOBAL = (a.checked + b.checked) / 2; WOB_DONE_GLOBAL = true; }
+</script></body>"""
+
+
+@pytest.mark.browser
+async def test_a_solution_that_the_page_rewards_in_part_is_none(ca, tmp_path):
+    games = shop_site.write(tmp_path, {"/miniwob/choose.html": CHOOSE}, "games")
+    options = MakeOptions(n=1, families=("game",), runs=2, walks=0, jobs=1)
+    async with (
+        serve([games], ca, ReplayOptions(port=0, session_ports=None)) as server,
+        ReplayClient(server.url) as client,
+    ):
+        (task,) = (await make_tasks(games, client, options)).tasks
+        async with open_envs(server.url, 1, collection="games", level="exact") as (env,):
+            half = [act for act in task.origin.oracle if act["name"] != "blue"]
+            assert (await run_oracle(env, task, half)).reward == 0.0
+            assert (await run_oracle(env, task, task.origin.oracle)).reward == 1.0

@@ -241,6 +241,8 @@ class TaskProver:
             raise _Dropped(f"oracle: {run.kind}", run.trouble, lost)
         if run.flags:
             raise _Dropped("oracle: flagged", "; ".join(dict.fromkeys(run.flags)))
+        if len(run.stops) < len(plan.expected):
+            raise _Dropped("oracle: ended early", f"after {len(run.stops)} of {len(plan.expected)} steps")
         for stop, expected in zip(run.stops, plan.expected, strict=True):
             url = run.steps[stop][1]
             if expected and wire_url(url).partition("#")[0] != expected:

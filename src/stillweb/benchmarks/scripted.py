@@ -35,7 +35,7 @@ _SHELL = (
     200  # characters of a page that scripts draw, at most, such as a message for browsers without scripts
 )
 _JUDGE = SiteEvaluator(
-    reward="WOB_RAW_REWARD_GLOBAL > 0 ? 1 : 0",
+    reward="WOB_RAW_REWARD_GLOBAL >= 1 ? 1 : 0",  # some pages give a part of the reward to near solutions
     ended="WOB_DONE_GLOBAL",
     tell="JSON.stringify({raw: WOB_RAW_REWARD_GLOBAL, reason: WOB_REWARD_REASON})",
 )
@@ -116,19 +116,24 @@ def _replaced(site: SiteMap, rendered: Mapping[str, tuple[str, SitePage] | None]
 
 
 def game_oracle(goal: str, nodes: Sequence[AxNode]) -> tuple[Act, ...]:
-    """Return acts that do what a goal names on a page; () if it names none of the controls."""
+    """Return acts that do what a goal names on a page; () if it names no text and no control to use first."""
     named = [node for node in nodes if node.bid and node.role in _CLICKED and node.name]
     names = {fold(node.name) for node in named}
     fields = [node for node in nodes if node.bid and node.role in _FIELDS]
-    texts = [text for text in _QUOTED.findall(goal) if fold(text) not in names]
+    quoted = _QUOTED.findall(goal)
+    texts = [text for text in quoted if fold(text) not in names]
     acts: list[Act] = []
     if fields and texts:
         values = texts if len(texts) >= len(fields) else texts + [texts[-1]] * (len(fields) - len(texts))
         acts += [_act(node, nodes, "fill", value=text) for node, text in zip(fields, values, strict=False)]
-    chosen = [node for node in named if _position(goal, node.name) >= 0 and not _sends(node)]
+    chosen = [node for node in named if _position(goal, node.name) >= 0]
+    chosen = [node for node in chosen if not _sends(node) or node.name in quoted]
     chosen.sort(key=lambda node: _position(goal, node.name))
     acts += [_act(node, nodes, "click") for node in chosen]
-    acts += [_act(node, nodes, "click") for node in named if _sends(node)][:1]
+    if not acts:
+        return ()
+    if not any(map(_sends, chosen)):
+        acts += [_act(node, nodes, "click") for node in named if _sends(node)][:1]
     return tuple(acts) if len(acts) <= _MOST else ()
 
 
