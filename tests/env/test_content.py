@@ -39,7 +39,7 @@ def test_synonyms_replace_whole_labels():
 
 def task(answer: str, evaluation, goal: str = "How much does “Corvid trowel” cost?", **more) -> Task:
     oracle = (
-        {"action": "click", "role": "link", "name": "Corvid trowel"},
+        {"action": "click", "role": "link", "name": "Corvid trowel", "other_name": "Search Corvid"},
         {"action": "terminate", "answer": answer},
     )
     origin = TaskOrigin(
@@ -57,6 +57,7 @@ def test_a_task_changes_with_its_pages():
     changed = rewritten(task("£1,212.50", price), CHANGE)
     assert changed.goal == "How much does “Tavorel trowel” cost?"
     assert changed.origin.oracle[0]["name"] == "Tavorel trowel"
+    assert changed.origin.oracle[0]["other_name"] == "Search Tavorel"
     assert changed.origin.wrong == ("£21.75", "Tavorel trowel")
     answer = changed.origin.oracle[-1]["answer"]
     assert answer == "£3,637.50" == changed.origin.shows[0]

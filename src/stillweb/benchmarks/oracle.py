@@ -8,8 +8,8 @@
 on the same page with another layout. `run_oracle` plays an oracle in an `Env`.
 
 A planned step may have `via`, a step that opens the menu with its control. It is done only if the page does
-not show the control. It may have `title`, the name that its link has if styles hide the text of the link.
-`OracleRun.acts` has the steps that were done.
+not show the control; `OracleRun.acts` has the steps that were done. `other_name` is the name that a link has
+if styles hide its text, or show it under the pointer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RETRIES: tuple[Step, ...] = (  # while a fault hides a control
     {"action": "reload"},
     {"action": "wait", "ms": 10_000},
 )
-_OF_STEP = ("role", "name", "nth", "title", "via")
+_OF_STEP = ("role", "name", "nth", "other_name", "via")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class OracleRun:
         reward: None if the episode did not reach its end.
         steps: for each observation from the reset on its digests, URL and status of the action.
         texts: folded text of each observed page.
-        acts: the steps that were done, without `via` and `title`.
+        acts: the steps that were done, without `via`.
         stops: for each planned step the number of the observation after it.
         start: the `info` of the reset.
         trouble: why a step could not be done, "" if all were; `kind` names it in one word.
@@ -105,12 +105,12 @@ def _shows(step: Step, observation: Observation) -> bool:
 
 
 def _as_named(step: Step, observation: Observation) -> Step:
-    """Return a step without `title`, with the name under which the page shows its control."""
-    plain = {name: value for name, value in step.items() if name != "title"}
-    if "title" not in step or _shows(plain, observation):
-        return plain
-    titled = {name: value for name, value in plain.items() if name != "nth"} | {"name": step["title"]}
-    return titled if _shows(titled, observation) else plain
+    """Return a step with the name under which the page shows its control."""
+    if "other_name" not in step or _shows(step, observation):
+        return step
+    other = {name: value for name, value in step.items() if name != "nth"}
+    other |= {"name": step["other_name"], "other_name": step["name"]}
+    return other if _shows(other, observation) else step
 
 
 def _without_via(step: Step) -> Step:

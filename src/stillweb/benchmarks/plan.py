@@ -222,14 +222,14 @@ class TaskPlanner:
 def _click(step: SiteStep | SiteOpener) -> Act:
     """Return the click on a link, or on the control of a menu.
 
-    `via` is the click that opens its menu, `title` the name that a link has if styles hide its text.
+    `via` is the click that opens its menu, `other_name` the name that a link has if styles hide its text.
     """
     role, outer = (step.role, step.outer) if isinstance(step, SiteOpener) else ("link", step.opener)
     act: dict[str, Any] = {"action": "click", "role": role, "name": step.name}
     if step.number:
         act["nth"] = step.number
     if isinstance(step, SiteStep) and step.title:
-        act["title"] = step.title
+        act["other_name"] = step.title
     if outer is not None:
         act["via"] = _click(outer)
     return act

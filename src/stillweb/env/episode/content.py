@@ -218,8 +218,9 @@ def rewritten(task: Task, change: ContentChange) -> Task:
 
 def _step(step: Mapping[str, Any], change: ContentChange) -> dict[str, Any]:
     changed = dict(step)
-    if "name" in step:
-        changed["name"] = change.label(str(step["name"]))
+    for key in ("name", "other_name"):
+        if key in step:
+            changed[key] = change.label(str(step[key]))
     if step["action"] == "terminate" and "answer" in step:
         changed["answer"] = change.text(str(step["answer"]))
     if step["action"] == "select":
