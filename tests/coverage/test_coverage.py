@@ -310,6 +310,18 @@ def test_a_write_with_text_of_the_visitor_names_the_templates_that_answer_it():
     assert "--derived" in Obstacles(Scope.of(ScopeKind.HOST, [URL])).why(cause)
 
 
+def test_no_templates_are_suggested_for_a_login():
+    filled = replace(step(1, requested=False), action={"action": "fill", "bid": "a2", "value": "ada"})
+    sent = replace(step(2, (f"POST {URL}login",)), control='button "Log in"')
+    seen, kind = Sighting("", 0), (("content-type", "application/x-www-form-urlencoded"),)
+    body = b"name=ada&password=x"
+    miss = Missed("site", "e", "POST", f"{URL}login", seen, seen, kind, b64encode(body).decode(), len(body))
+    walk = replace(result(filled, sent).walks[0], misses=[miss])
+    (cause,) = causes_of(replace(result(), walks=(walk,)))
+    assert cause.command.startswith("none: ")
+    assert "login" in Obstacles(Scope.of(ScopeKind.HOST, [URL])).why(cause)
+
+
 def test_the_report_of_a_loop_shows_its_rounds_and_why_a_cause_is_left(tmp_path):
     found = result(step(1, ("GET https://site.test/a",)))
     cause = replace(causes_of(found)[0], why="outside of the scope")

@@ -13,7 +13,7 @@ import pytest
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import read_rules
 from stillweb.coverage import CoverageOptions, CoverageResult, measure_coverage
-from stillweb.coverage.times import prove_times, to_repeat
+from stillweb.coverage.times import TimedPages, prove_opened, prove_times, timed_pages, to_repeat
 from stillweb.env import Env
 from stillweb.matching.parts import shape_key
 from stillweb.matching.rules import Rules
@@ -61,6 +61,22 @@ async def proved(collection: Collection, ca: Any) -> tuple[CoverageResult, int]:
         result = await measure_coverage(client, "site", [HOME], {"site.test"}, OPTIONS)
         walks = to_repeat(result, recorded_at, read_rules(collection))
         return result, await prove_times(client, collection, {"site.test"}, walks, OPTIONS)
+
+
+@pytest.mark.timeout(240)
+async def test_pages_that_request_the_time_prove_it_without_a_measurement(tmp_path: Path, ca: Any, site: Any):
+    build(site)
+    site.page("/other", "<p>requests nothing</p>")
+    collection = Collection.create(tmp_path, "site")
+    await crawl([f"{HOME}other", HOME], collection, ca, CrawlOptions(limit=2, record=site.options))
+    timed = timed_pages(collection)
+    assert timed.pages == (HOME,)
+    assert len(timed.requests) == 1
+    async with replayed(collection, ca) as client:
+        assert await prove_opened(client, collection, {"site.test"}, timed, OPTIONS) == 2
+    rules = [(rule.where, rule.name, rule.shape, rule.path) for rule in read_rules(collection).own]
+    assert rules == [("query", "since", "clock", "/runs"), ("query", "until", "clock", "/runs")]
+    assert timed_pages(collection) == TimedPages()
 
 
 @pytest.mark.timeout(240)

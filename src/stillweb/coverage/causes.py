@@ -13,9 +13,10 @@ from stillweb.collections.misses import Missed
 from stillweb.diff.certify.rates import FailureRate, rate
 from stillweb.matching.parts import Parts, Where
 from stillweb.matching.values import ValueKind, kind_of
-from stillweb.model import MUTATIONS
+from stillweb.model import MUTATIONS, Request
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
+from stillweb.record.redaction.find import Names
 from stillweb.urls import from_timestamp
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 LEFT_ALONE = "left alone: logs out, deletes or orders"
 """Instead of a command, for controls that the recorder does not use."""
+
+NO_FORMS = "none: a form with a password is not sent with other texts, since it knows the right one"
+"""Instead of a command, for logins with own text (docs/decisions/0035)."""
 
 _VARIABLE = re.compile(r"\d|%|^.{25,}$")
 _TYPED = frozenset(("fill", "type", "press"))
@@ -109,6 +113,8 @@ class Obstacles:
         return "seen in the last measurement for the first time"
 
     def _why_own_text(self, cause: MissCause) -> str:
+        if cause.command == NO_FORMS:
+            return "a login with a name or password that was not recorded"
         targets = {f"{cause.method} {url.partition('?')[0]}" for url in cause.urls}
         known = [each for each in self.forms if _is_sent_to(each, targets)]
         if any(not each.refused for each in known):
@@ -159,6 +165,7 @@ def causes_of(
     """
     avoid = avoid or AvoidRules.of()
     timed = _with_time(result.misses(), recorded_at)
+    logins = {(miss.method, miss.url) for miss in result.misses() if has_password(miss)}
     groups: dict[tuple[str, str, str], list[_Seen]] = defaultdict(list)
     for walk in result.walks:
         texts: set[str] = set()
@@ -183,6 +190,7 @@ def causes_of(
             found,
             avoid,
             timed=all((key[0], each.url) in timed for each in found),
+            is_login=all((key[0], each.url) in logins for each in found),
         )
         for key, found in groups.items()
     ]
@@ -199,11 +207,21 @@ def _control_of(step: StepRecord) -> str:
 
 def holds_time(miss: Missed, recorded_at: str) -> bool:
     """Return whether a request holds the time of the visit; `recorded_at` is "" if that is not known."""
-    if not recorded_at or not miss.whole:
-        return False
+    return bool(recorded_at) and miss.whole and request_holds_time(miss.request(), recorded_at)
+
+
+def request_holds_time(request: Request, recorded_at: str) -> bool:
+    """Return whether a value of a request is the time of a recording."""
     visit = (from_timestamp(recorded_at).timestamp(),)
-    leaves = Parts.of(miss.request()).leaves(_VALUES)
+    leaves = Parts.of(request).leaves(_VALUES)
     return any(kind_of(leaf.text, visit) is ValueKind.TIME for leaf in leaves)
+
+
+def has_password(miss: Missed) -> bool:
+    """Return whether a request holds a password."""
+    if not miss.whole or miss.method not in MUTATIONS:
+        return False
+    return any(map(Names().password, (leaf.name for leaf in Parts.of(miss.request()).leaves(_VALUES))))
 
 
 def _with_time(misses: list[Missed], recorded_at: str) -> set[tuple[str, str]]:
@@ -216,15 +234,26 @@ def _with_time(misses: list[Missed], recorded_at: str) -> set[tuple[str, str]]:
 
 
 def _cause(
-    name: str, key: tuple[str, str, str], found: list[_Seen], avoid: AvoidRules, *, timed: bool
+    name: str,
+    key: tuple[str, str, str],
+    found: list[_Seen],
+    avoid: AvoidRules,
+    *,
+    timed: bool,
+    is_login: bool,
 ) -> MissCause:
     method, template, control = key
     example, step = found[0].example, found[0].step
     urls = tuple(dict.fromkeys(each.url for each in found))[:5]
     label = step.control.partition(" ")[2].strip('"')
     left_alone = all(is_left_alone(each.step, avoid) for each in found)
-    command = LEFT_ALONE if left_alone else _LEARN.format(name) if timed else _command(name, method, found)
     typed = all(each.typed for each in found)
+    if left_alone:
+        command = LEFT_ALONE
+    elif is_login and typed:
+        command = NO_FORMS
+    else:
+        command = _LEARN.format(name) if timed else _command(name, method, found)
     return MissCause(
         method, template, control, len(found), urls, example, step.page, label, command, typed, timed=timed
     )

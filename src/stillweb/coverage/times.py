@@ -1,20 +1,22 @@
-"""Proof of which times in requests follow the page's clock: walks that missed such requests, repeated later.
+"""Proof of which times in requests follow the page's clock: pages and walks, repeated at another time.
 
-The replay sets the page's clock, so that the same walk can be taken at another time. No request goes to the
-live site. `collections.learn.pagetimes` compares the requests.
+The replay sets the page's clock, so that a page can be opened, or a walk be taken, at another time. No
+request goes to the live site. `collections.learn.pagetimes` compares the requests with those that the
+recording holds, or that the first walk missed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from stillweb.collections.baselines import RESOURCES, RecordedRequest, read_resources
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.pagetimes import LATER, clock_rules
 from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
 from stillweb.collections.misses import Missed
 from stillweb.coverage.agents import AGENTS
-from stillweb.coverage.causes import holds_time
+from stillweb.coverage.causes import holds_time, request_holds_time
 from stillweb.coverage.measure import CoverageOptions, CoverageResult, WalkRecord, measure_again
 from stillweb.matching.parts import shape_key
 from stillweb.matching.rules import Rules
@@ -22,6 +24,7 @@ from stillweb.model import Request
 from stillweb.replay import ReplayClient
 from stillweb.urls import from_timestamp
 
+_SAMPLE = 200  # requests of one kind that are compared
 _WALKS = 8  # that are repeated, those with the most requests first
 
 
@@ -71,12 +74,70 @@ async def prove_times(
         CollectionError: if the rules cannot be read.
         AgentError: if no walk took a step.
     """
-    start = from_timestamp(collection.manifest().recorded_at)
-    later = replace(options, start=start + LATER)
-    again = await measure_again(client, collection.name, walks, hosts, later)
+    again = await measure_again(client, collection.name, walks, hosts, _later(collection, options))
     found = {(walk.agent, walk.seed): _requests(walk) for walk in again.walks}
-    pairs = [(_requests(walk), found.get((walk.agent, walk.seed), [])) for walk in walks]
-    before = read_rules(collection)
+    return _write(collection, [(_requests(walk), found.get((walk.agent, walk.seed), [])) for walk in walks])
+
+
+async def prove_opened(
+    client: ReplayClient,
+    collection: Collection,
+    hosts: Iterable[str],
+    timed: TimedPages,
+    options: CoverageOptions,
+) -> int:
+    """Open pages later that requested the time when they were recorded; write and count rules as above."""
+    walks = [WalkRecord("uniform", number, url) for number, url in enumerate(timed.pages)]
+    options = replace(_later(collection, options), agents=("uniform",), steps=1)
+    opened = await measure_again(client, collection.name, walks, hosts, options)
+    return _write(collection, [(timed.requests, [each for walk in opened.walks for each in _requests(walk)])])
+
+
+@dataclass(frozen=True, slots=True)
+class TimedPages:
+    """Crawled pages that requested the time when they were opened, and these requests."""
+
+    pages: tuple[str, ...] = ()
+    requests: tuple[Request, ...] = ()
+
+
+def timed_pages(collection: Collection) -> TimedPages:
+    """Return a few pages that together sent every kind of request with the time that no rule covers."""
+    recorded_at, rules = collection.manifest().recorded_at, read_rules(collection)
+    if not recorded_at:
+        return TimedPages()
+    requests: dict[tuple[str, str], list[Request]] = {}
+    for capture in collection.captures():
+        if capture.method == "GET" and "?" in capture.url:
+            request = Request("GET", capture.url)
+        elif capture.method == "POST" and capture.request_offset >= 0:
+            request = collection.read_capture(capture).request
+        else:
+            continue
+        if request_holds_time(request, recorded_at) and rules.clock_alias(request) is None:
+            requests.setdefault(_kind(request), []).append(request)
+    pages: list[str] = []
+    found: list[Request] = []
+    for page in collection.page_list():
+        if not requests or len(pages) == _WALKS or not page.baseline:
+            break
+        sent = {_kind(each) for each in read_resources(collection.baseline / page.baseline / RESOURCES)}
+        if new := sent & requests.keys():
+            pages.append(page.url)
+            found += [request for kind in sorted(new) for request in requests.pop(kind)[:_SAMPLE]]
+    return TimedPages(tuple(pages), tuple(found))
+
+
+def _kind(request: Request | RecordedRequest) -> tuple[str, str]:
+    return request.method, request.url.partition("?")[0]
+
+
+def _later(collection: Collection, options: CoverageOptions) -> CoverageOptions:
+    return replace(options, start=from_timestamp(collection.manifest().recorded_at) + LATER)
+
+
+def _write(collection: Collection, pairs: list[tuple[Iterable[Request], Iterable[Request]]]) -> int:
+    start, before = from_timestamp(collection.manifest().recorded_at), read_rules(collection)
     proved = tuple(clock_rules(pairs, start, known=before))
     after = merge(before, Learned(proved, clock=start))
     if not proved or after.dump() == before.dump():

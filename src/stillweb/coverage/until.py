@@ -31,7 +31,7 @@ from stillweb.collections.misses import Missed
 from stillweb.coverage.causes import MissCause, Obstacles, causes_of, closable_rate
 from stillweb.coverage.fill import FillOptions, FillReport, fill
 from stillweb.coverage.measure import CoverageOptions, CoverageResult, OnWalk, measure_coverage
-from stillweb.coverage.times import prove_times, to_repeat
+from stillweb.coverage.times import TimedPages, prove_opened, prove_times, timed_pages, to_repeat
 from stillweb.matching.parts import shape_key
 from stillweb.model import MUTATIONS
 from stillweb.options import Option, parse_duration, parse_share
@@ -218,9 +218,10 @@ class _Loop:
         self._steps = 0  # of filling walks
         self._start_seconds = 0.0  # until replay and browser have started; a busy machine takes a minute
         self._obstacles = Obstacles(scope)
-        self._own_text = OwnText(opened_posts(collection))
+        self._own_text = OwnText()
         self._words: Counter[str] = Counter()
         self._tried_times: set[bytes] = set()
+        self._opened_later = False
 
     @property
     def _left(self) -> float:
@@ -229,6 +230,7 @@ class _Loop:
     async def run(self) -> UntilReport:
         """Record and measure in turn until the target holds or nothing more can be done."""
         report = self._report
+        self._own_text.opened = await asyncio.to_thread(opened_posts, self._collection)
         last = await self._measure({})
         while not self._holds(last):
             if self._to_record < self._least:
@@ -312,25 +314,36 @@ class _Loop:
         return recorded
 
     async def _prove_times(self, result: CoverageResult) -> int:
-        """Repeat walks that missed requests with the page's time; return the number of new rules.
+        """Repeat pages and walks that requested the page's time at another; return the number of new rules.
 
         It is tried once for requests of each method, URL and field names.
         """
         rules = read_rules(self._collection)
         recorded_at = self._collection.manifest().recorded_at
         walks = to_repeat(result, recorded_at, rules, self._tried_times)
-        if not walks or self._options.backend != BACKENDS[0] or self._to_record < self._least:
+        opened = (
+            TimedPages() if self._opened_later else await asyncio.to_thread(timed_pages, self._collection)
+        )
+        is_replayed = self._options.backend == BACKENDS[0]
+        if not (walks or opened.pages) or not is_replayed or self._to_record < self._least:
             return 0
-        self._say(f"times: {len(walks)} walks at another time")
+        self._opened_later = True
         seconds = max(_LEAST, _TIMES_SHARE * self._options.seconds)
         options = replace(self._options.measure, seconds=seconds)
         hosts = {host_of(capture.url) for capture in self._collection.captures()}
+        count = 0
         await asyncio.to_thread(ensure_sealed, self._collection)
         async with (
             serve_by(self._options.backend, self._collection, self._ca) as url,
             ReplayClient(url) as client,
         ):
-            count = await prove_times(client, self._collection, hosts, walks, options)
+            if opened.pages:
+                self._say(f"times: {len(opened.pages)} pages at another time")
+                count += await prove_opened(client, self._collection, hosts, opened, options)
+            walks = to_repeat(result, recorded_at, read_rules(self._collection), self._tried_times)
+            if walks:
+                self._say(f"times: {len(walks)} walks at another time")
+                count += await prove_times(client, self._collection, hosts, walks, options)
         self._say(f"times: {count} rules")
         self._tried_times.update(shape_key(miss.request()) for walk in walks for miss in walk.misses)
         return count

@@ -202,8 +202,8 @@ class _Harvest:
         return [
             (missed, _is_any),
             (await asyncio.to_thread(scripts.for_links, [*missed, *known]), _is_any),
-            (await asyncio.to_thread(scripts.for_files), _is_file),
             (entries, _is_file),
+            (await asyncio.to_thread(scripts.for_files), _is_file),
             (linked, _is_any),
         ]
 
