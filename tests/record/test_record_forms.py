@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from stillweb import clock
+from stillweb.cli.record.forms import why_none
 from stillweb.collections.branches import FormOutcome, read_forms
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
@@ -255,6 +256,18 @@ async def test_a_collection_without_forms_keeps_its_environment(collection: Coll
     environment = seal(collection).environment_id
     report = await recorded(collection, ca, site, page=(f"{HOME}about",))
     assert (report.outcomes, report.environment_id) == ([], environment)
+
+
+async def test_without_any_form_the_report_says_why(collection: Collection, ca, site) -> None:
+    options = FormsOptions(record=site.options)
+    scope = Scope.of(ScopeKind.PAGE, [f"{HOME}notes"])
+    report = await record_forms(collection, ca, scope, options, lambda outcome, left: None)
+    assert not report.outcomes
+    assert why_none(report, options) == (
+        f"{report.outside} forms are sent out of the scope: give --scope host, or --include"
+    )
+    assert report.outside > 1
+    assert "--script" in why_none(FormsReport(), options)
 
 
 async def test_the_forms_of_one_page_are_added_to_those_of_the_others(

@@ -47,12 +47,23 @@ def forms(name: str, options: FormsOptions, reach: CrawlOptions, **given: Any) -
 
         report = until_signal(record_forms(addition.collection, addition.ca, scope, options, show))
     _print_report(name, report, as_json=given["as_json"])
+    if not report.outcomes:
+        echo(why_none(report, options), err=True)
+        return
     if not options.reset:
         echo(
             "the site was not put back between the recordings, so that each may show the writes of those "
             "before: give --reset-command or --reset-url",
             err=True,
         )
+
+
+def why_none(report: FormsReport, options: FormsOptions) -> str:
+    """Return why no form was recorded, and what to do."""
+    if report.outside:
+        return f"{report.outside} forms are sent out of the scope: give --scope host, or --include"
+    where = "these pages have" if options.page else "the recorded pages have"
+    return f"{where} no form; forms that a script sends need --script"
 
 
 def _print_report(name: str, report: FormsReport, *, as_json: bool) -> None:

@@ -119,10 +119,14 @@ class FormsOptions:
 
 @dataclass(slots=True)
 class FormsReport:
-    """Outcome of each form, and the environment id of the new pack."""
+    """Outcome of each form, and the environment id of the new pack.
+
+    `outside` is the number of forms that are sent out of the scope.
+    """
 
     outcomes: list[FormOutcome] = field(default_factory=list)
     environment_id: str = ""
+    outside: int = 0
 
 
 OnForm = Callable[[FormOutcome, int], None]
@@ -159,6 +163,7 @@ async def record_forms(
                 run = _FormsRun(collection, writer, scope, options, fetcher, deadline)
                 report = FormsReport(await run.run(on_form))
                 report.outcomes += await run.run_scripts(ca, state, on_form)
+                report.outside = run.outside
         found = tuple(run.proved), tuple(report.outcomes), run.vocabulary
         forms = RecordedForms(*found, bool(options.reset))
         earlier = read_forms(collection) if deadline.is_over or options.page else None
@@ -206,6 +211,7 @@ class _FormsRun:
         self._script_pages: list[str] = []
         self.vocabulary = Vocabulary()
         self.proved: list[Branch] = []
+        self.outside = 0
 
     async def run(self, on_form: OnForm) -> list[FormOutcome]:
         """Record the planned forms."""
@@ -300,10 +306,9 @@ class _FormsRun:
         if only:
             self._script_pages = [url for url in only.script_pages if url in seen]
         planned = plan_forms(pages, self._options.avoid)
-        return _chosen(
-            [each for each in planned if self._scope.contains(each.variant.form.action)],
-            only.targets if only else None,
-        )
+        inside = [each for each in planned if self._scope.contains(each.variant.form.action)]
+        self.outside = len(planned) - len(inside)
+        return _chosen(inside, only.targets if only else None)
 
     async def _form(self, planned: PlannedForm, after: Variants = ()) -> FormOutcome:
         variant = planned.variant
