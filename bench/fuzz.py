@@ -1,9 +1,11 @@
 """Bounded fuzzing of what takes bytes from outside: wire core, resolver, readers of archives and packs.
 
     python bench/fuzz.py [--streams 1000000] [--cases 100000] [--files 2000] [--seed still]
-                         [--shared ../shared] [--only wire]
+                         [--texts 100000] [--shared ../shared] [--only wire]
+                         [--memory 1024]
 
-What must hold is said in `fuzzwire`, `fuzzresolver` and `fuzzfiles`. Everything is drawn from the seed and a
+What must hold is said in `fuzzwire`, `fuzzresolver`, `fuzzfiles` and `fuzztexts`. Data of the process may
+take `--memory` MiB; more is a `MemoryError`, and so a finding. Everything is drawn from the seed and a
 number, so that `--only wire --seed S --from N --streams 1` shows a finding again. Progress goes to stderr,
 JSON to stdout; the exit status is 1 if anything was found. It is patient: `nice -n 19 ...`.
 """
@@ -14,6 +16,7 @@ import argparse
 import faulthandler
 import json
 import random
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,8 +26,10 @@ from typing import Any
 
 import fuzzfiles
 import fuzzresolver
+import fuzztexts
 import fuzzwire
 
+PARTS = ("wire", "resolver", "files", "texts")
 MOST = 50  # findings that are kept of each part
 HANG = 120  # seconds after which a stream that does not end is shown by its stack
 
@@ -66,7 +71,7 @@ def run(name: str, cases: Iterator[Case], total: int) -> Part:
         if what:
             part.note(number, kind, what, content)
             print(f"{name}: {number}, {kind}: {what[:500]}", file=sys.stderr)
-        if part.cases % 500 == 0 and (now := time.monotonic()) - shown > 10:
+        if part.cases % 20 == 0 and (now := time.monotonic()) - shown > 10:
             shown = now
             faulthandler.dump_traceback_later(HANG, exit=True)
             print(
@@ -84,18 +89,22 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=1_000_000)
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--files", type=int, default=2_000)
+    parser.add_argument("--texts", type=int, default=100_000)
+    parser.add_argument("--memory", type=int, default=1024)
     parser.add_argument("--seed", default="still")
     parser.add_argument("--from", type=int, default=0, dest="start")
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
-    parser.add_argument("--only", choices=("wire", "resolver", "files"), action="append")
+    parser.add_argument("--only", choices=PARTS, action="append")
     options = parser.parse_args()
-    only = options.only or ["wire", "resolver", "files"]
+    only = options.only or PARTS
     seed, start = options.seed, options.start
     parts: dict[str, tuple[int, Callable[[range], Iterator[Case]]]] = {
         "wire": (options.streams, lambda numbers: wire(seed, numbers)),
         "resolver": (options.cases, lambda numbers: fuzzresolver.cases(seed, numbers)),
         "files": (options.files, lambda numbers: fuzzfiles.cases(seed, numbers, options.shared)),
+        "texts": (options.texts, lambda numbers: fuzztexts.cases(seed, numbers)),
     }
+    resource.setrlimit(resource.RLIMIT_DATA, (options.memory << 20, options.memory << 20))
     faulthandler.dump_traceback_later(HANG, exit=True)
     results = {
         name: run(name, parts[name][1](range(start, start + parts[name][0])), parts[name][0]) for name in only

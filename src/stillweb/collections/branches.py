@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stillweb.collections.layout import Collection
+from stillweb.collections.limits import check_ratio, load_json
 from stillweb.collections.manifest import write_atomically
 from stillweb.errors import CollectionError
 from stillweb.matching.derived.branch import Branch, dump, load
@@ -28,6 +29,8 @@ _FILE = "templates.json.xz"
 _MEMBER = "branches"
 _FORMAT = 2
 _READ = (1, 2)  # format 1 has no forms after others
+_MEMORY = 128 << 20  # bytes that the decompressor may take
+_CONTAINERS = 1 << 22  # lists and objects of the templates: each slot is a list
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +87,7 @@ def read_forms(collection: Collection) -> RecordedForms | None:
     path = _file(collection)
     if not path.exists():
         return None
-    stored = _read(path.read_bytes(), path)
-    return RecordedForms(
-        tuple(map(load, stored["branches"])),
-        tuple(FormOutcome(**{**each, "left_out": tuple(each["left_out"])}) for each in stored["outcomes"]),
-        Vocabulary.load(stored["words"]),
-        stored.get("reset", False),
-    )
+    return _read(path.read_bytes(), path)
 
 
 def stored_branches(collection: Collection) -> dict[str, str]:
@@ -99,7 +96,7 @@ def stored_branches(collection: Collection) -> dict[str, str]:
     if not path.exists():
         return {}
     content = path.read_bytes()
-    return {_MEMBER: b85encode(content).decode("ascii")} if _read(content, path)["branches"] else {}
+    return {_MEMBER: b85encode(content).decode("ascii")} if _read(content, path).branches else {}
 
 
 def branches_of(manifest: Mapping[str, Any], path: Path) -> Branches | None:
@@ -110,23 +107,53 @@ def branches_of(manifest: Mapping[str, Any], path: Path) -> Branches | None:
 
 @lru_cache(maxsize=16)
 def _parsed(stored: str, path: Path) -> Branches:
-    members = _read(b85decode(stored), path)
-    return Branches(tuple(map(load, members["branches"])), Vocabulary.load(members["words"]))
+    try:
+        content = b85decode(stored)
+    except ValueError as error:
+        raise _malformed(error, path) from None
+    forms = _read(content, path)
+    return Branches(forms.branches, forms.vocabulary)
 
 
 def _file(collection: Collection) -> Path:
     return collection.path / BRANCHES / _FILE
 
 
-def _read(content: bytes, path: Path) -> dict[str, Any]:
+def _read(content: bytes, path: Path) -> RecordedForms:
+    """Read the file of templates, which may be of a collection from the internet."""
     try:
-        stored = json.loads(lzma.decompress(content))
+        stored = load_json(_unpacked(content, path), path=path, containers=_CONTAINERS)
         if stored["format"] not in _READ:
             raise ValueError(f"format {stored['format']}, this program reads {_READ[-1]} and older ones")
-    except (lzma.LZMAError, ValueError, KeyError, TypeError) as error:
-        raise CollectionError(
-            f"the templates of its forms cannot be read: {error}",
-            path=path,
-            hint="record them again: stillweb record forms NAME",
-        ) from None
-    return dict(stored)
+        return RecordedForms(
+            tuple(map(load, stored["branches"])),
+            tuple(
+                FormOutcome(**{**each, "left_out": tuple(each["left_out"])}) for each in stored["outcomes"]
+            ),
+            Vocabulary.load(stored["words"]),
+            stored.get("reset", False),
+        )
+    except (lzma.LZMAError, LookupError, ValueError, TypeError, AttributeError) as error:
+        raise _malformed(error, path) from None
+
+
+def _malformed(error: Exception, path: Path) -> CollectionError:
+    return CollectionError(
+        f"the templates of its forms cannot be read: {error}",
+        path=path,
+        hint="record them again: stillweb record forms NAME",
+    )
+
+
+def _unpacked(content: bytes, path: Path) -> bytes:
+    """Unpack a file of templates; the memory of the decompressor is in its header."""
+    reader = lzma.LZMADecompressor(memlimit=_MEMORY)
+    unpacked = bytearray()
+    rest = content
+    while not reader.eof:
+        if reader.needs_input and not rest:
+            raise ValueError("the file is cut")
+        unpacked += reader.decompress(rest, max_length=1 << 20)
+        rest = b""
+        check_ratio(len(unpacked), len(content), path, "the file of templates")
+    return bytes(unpacked)

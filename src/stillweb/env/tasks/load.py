@@ -161,7 +161,10 @@ class _FieldReader:
         seconds = value.get("seconds") if isinstance(value, Mapping) else value
         if isinstance(seconds, bool) or not isinstance(seconds, int | float):
             raise TaskError(f"{self._where}: {name!r} must have the seconds since 1970, it is {value!r}")
-        return datetime.fromtimestamp(seconds, UTC)
+        try:
+            return datetime.fromtimestamp(seconds, UTC)
+        except (OverflowError, ValueError, OSError) as error:
+            raise TaskError(f"{self._where}: {name!r} is no time: {error}") from error
 
 
 def _warc_bench_task(entry: _FieldReader, where: str, seen: Counter[str]) -> Task:
@@ -267,7 +270,7 @@ def _site_tasks(
             tasks.append(replace(task, collection=collection))
         except KeyError as error:
             raise TaskError(f"{where}: no configuration of WebArena: {error} is missing") from error
-        except (TypeError, AttributeError, ValueError) as error:
+        except (TypeError, AttributeError, ValueError, IndexError) as error:
             raise TaskError(f"{where}: no configuration of WebArena: {error}") from error
     return tasks
 

@@ -20,7 +20,7 @@ from stillweb.matching.derived.encodings import Encodings
 from stillweb.matching.derived.templates import EncodingSets, Slot, Template, render
 from stillweb.matching.keys import request_key
 from stillweb.matching.parts import Leaf, Parts, Where
-from stillweb.matching.values import fits
+from stillweb.matching.values import SHAPES, fits
 from stillweb.model import Request, header
 
 _SENT = frozenset({Where.QUERY, Where.FORM, Where.JSON, Where.MULTIPART})
@@ -355,6 +355,33 @@ def dump(branch: Branch) -> dict[str, Any]:
 
 
 def load(stored: dict[str, Any]) -> Branch:
+    """Read what `dump` returned.
+
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError: if it is malformed: it may be of another program.
+    """
+    branch = _load(stored)
+    write, reads = branch.write, branch.reads
+    answers = [branch.answer, *(read.answer for read in reads if read.answer is not None)]
+    texts = [branch.name, branch.timestamp, write.method, write.url, write.page, write.identity]
+    texts += [each.name for each in branch.fields] + [each.mime for each in answers]
+    texts += [*write.sources, *branch.after, *branch.traces, *(read.why for read in reads)]
+    texts += [url for read in reads for url in read.trail or ()] + [form for _, form in write.volatile]
+    numbers = [branch.own, *(each.status for each in answers)]
+    numbers += [number for number, _ in (*write.slots, *write.volatile)]
+    if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in numbers):
+        raise ValueError("a text or a number has another type")
+    if min(numbers) < 0 or branch.own > len(branch.fields) or not write.url.startswith(("http:", "https:")):
+        raise ValueError("a number or a URL is not possible")
+    if unknown := next((form for _, form in write.volatile if form not in SHAPES), ""):
+        raise ValueError(f"unknown shape {unknown!r}")
+    templates = [part for each in answers for part in (each.head, each.body)]
+    for template in (*templates, *(read.url for read in reads), *(each for _, each in write.slots)):
+        template.check(len(branch.fields))
+    return branch
+
+
+def _load(stored: dict[str, Any]) -> Branch:
     sets = [frozenset(names) for names in stored["encodings"]]
     write = stored["write"]
     return Branch(

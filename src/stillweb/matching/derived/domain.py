@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from stillweb.matching.values import fits, shape_of
+from stillweb.matching.values import SHAPES, fits, shape_of
 
 Kind = str
 """Kind of a field: one of `FieldKind`."""
@@ -30,6 +30,7 @@ MADE: Kind = "made"
 _RUNS = re.compile(r"(\w+)", re.UNICODE)
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[a-z]{2,}")
 _START, _END = "^", "$"
+_ENDS_OF_SPAN = 2
 
 
 def shape(word: str) -> str:
@@ -170,6 +171,19 @@ class Domain:
         shapes, separators = (frozenset(stored[name]) for name in ("shapes", "separators"))
         length, word, words = (tuple(stored[name]) for name in ("length", "word", "words"))
         between = tuple((first, last) for first, last in stored.get("between", ()))
+        numbers = (
+            *length,
+            *word,
+            *words,
+            *(each for each in (stored["low"], stored["high"]) if each is not None),
+        )
+        texts = (stored["kind"], *shapes, *separators, *(end for ends in between for end in ends))
+        if not all(type(each) is int for each in numbers) or not all(isinstance(each, str) for each in texts):
+            raise ValueError("a domain has a text or a number of another type")
+        if any(len(span) != _ENDS_OF_SPAN for span in (length, word, words)):
+            raise ValueError("a domain has a span without two ends")
+        if stored["kind"] == MADE and not shapes <= SHAPES.keys():
+            raise ValueError("a domain has an unknown shape")
         spans = (length, word, words, stored["low"], stored["high"], between)
         return cls(stored["kind"], shapes, separators, *spans)
 

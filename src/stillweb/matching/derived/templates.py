@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from stillweb.matching.derived.encodings import MEASURES, Encodings
+from stillweb.matching.derived.encodings import MEASURES, NAMES, Encodings
 
 # A quoted signed token is one word: its parts have another length in each response.
 _TOKEN = (
@@ -45,6 +45,7 @@ _AGE = (
 _IS_AGE = re.compile(_AGE)
 _AGE_PART = re.compile(rb"([0-9]{1,3}|an?|one)" + _GAP + rb"(" + _UNIT + rb")(?![A-Za-z0-9])")
 _FINE = re.compile(_TOKEN + rb"|" + _AGE + rb"|[A-Za-z0-9]+|[^A-Za-z0-9]")
+_KNOWN = frozenset(NAMES)
 _WORD = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _CONTEXT = 24  # atoms of context in the reason of a refusal
 _CLOCK = re.compile(rb"([0-2]?[0-9]):([0-5][0-9])(?::([0-5][0-9]))?")
@@ -169,6 +170,22 @@ class Template:
     def load(cls, stored: Sequence[Any], sets: Sequence[frozenset[str]]) -> Template:
         """Read what `dump` returned, with the sets that it numbered."""
         return cls(tuple(_load(piece, sets) for piece in stored))
+
+    def check(self, fields: int) -> None:
+        """Raise ValueError if a piece that was read names another field, an encoding or a measure."""
+        for piece in self.pieces:
+            if isinstance(piece, Slot):
+                known = bool(piece.encodings) and piece.encodings <= _KNOWN
+                named = [piece.field]
+            elif isinstance(piece, Count):
+                known = bool(piece.formulas) and all(name in MEASURES for _, name, _, _ in piece.formulas)
+                named = [number for number, _, _, _ in piece.formulas]
+                sizes = [size for _, _, *both in piece.formulas for size in both]
+                known = known and all(type(each) is int for each in (*sizes, piece.low, piece.high))
+            else:
+                continue
+            if not known or not all(type(number) is int and 0 <= number < fields for number in named):
+                raise ValueError(f"a template has an unknown piece: {piece!r:.120}")
 
 
 @dataclass(slots=True)

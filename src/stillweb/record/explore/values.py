@@ -84,7 +84,7 @@ def read_values(paths: Iterable[Path]) -> Values:
     for path in paths:
         try:
             loaded = yaml.safe_load(path.read_text("utf-8"))
-        except (OSError, UnicodeError, yaml.YAMLError) as error:
+        except (OSError, UnicodeError, RecursionError, yaml.YAMLError) as error:
             raise UsageError(f"{path} cannot be read as YAML: {error}", hint=_HINT) from error
         tasks = loaded.get("tasks") if isinstance(loaded, dict) else loaded
         if isinstance(loaded, dict) and isinstance(loaded.get("fields"), dict):

@@ -160,7 +160,7 @@ def read_scripts(path: Path) -> tuple[ScriptForm, ...]:
         first = error.errors()[0]
         what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise UsageError(f"{path}: {what}", hint="docs/how-to/forms.md shows one") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: cannot be read: {error}", hint="docs/how-to/forms.md shows one") from error
 
 

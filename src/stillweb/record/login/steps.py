@@ -201,7 +201,7 @@ def read_login(path: Path, environment: Mapping[str, str] | None = None) -> Logi
     environment = os.environ if environment is None else environment
     try:
         content = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: cannot be read: {error}", hint="docs/how-to/login.md shows one") from error
     if not isinstance(content, dict) or not isinstance(content.get("steps"), list) or not content["steps"]:
         raise UsageError(f"{path}: no list of steps", hint="docs/how-to/login.md shows one")
