@@ -184,6 +184,13 @@ def test_a_heading_in_brackets_describes_no_section():
     assert is_heading("Search in root")
 
 
+@pytest.mark.parametrize(
+    ("text", "heading"), [("No events found", False), ("No limits", True), ("Found a company", True)]
+)
+def test_an_empty_list_describes_no_section(text, heading):
+    assert is_heading(text) is heading
+
+
 def test_an_invented_row_belongs_to_one_table():
     rows = "".join(
         f"<tr><td>{name}</td><td>{n}</td></tr>" for n, name in enumerate(("Anna Berg", "Beat Thal"))

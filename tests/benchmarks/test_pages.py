@@ -226,6 +226,13 @@ def test_the_subject_has_no_name_of_the_site(site):
     assert site.starts == (f"{shop_site.ORIGIN}/",)
 
 
+@pytest.mark.parametrize("sign", "|•·-")
+def test_the_sign_before_the_name_of_the_site_is_no_part_of_a_title(sign):
+    titles = [f"{name} {sign} Harbour Server" for name in ("Runs", "Flows", "Blocks")]
+    pages = {f"https://s.test/{t}": read_page(f"https://s.test/{t}", f"<title>{t}</title>") for t in titles}
+    assert [each.subject for each in with_subjects(pages).values()] == ["Runs", "Flows", "Blocks"]
+
+
 def linked(*edges: tuple[str, str]) -> SiteMap:
     names = sorted({name for edge in edges for name in edge})
     return SiteMap(

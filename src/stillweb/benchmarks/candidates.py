@@ -36,7 +36,10 @@ _ATTRIBUTE = re.compile(r"[^\W\d_][^\W_]*(?:[ '-][^\W_]+)*(?: \([^()]+\))?")
 _COUNTERS = ("link", "rowid", "row", "row id", "number", "index")  # columns that only count rows
 _BUTTONS = ("action", "actions", "operations", "options")  # columns of buttons
 _HEADING = re.compile(r"(?:\d+(?:\.\d+)*\.? )?[^\W\d_a-z]")
-_STATE = re.compile(r"\b(?:returning|showing|found) [\d,]+|\((?:hide|show|edit)\)|[\[\]]|!$", re.IGNORECASE)
+_STATE = re.compile(
+    r"\b(?:returning|showing|found) [\d,]+|\((?:hide|show|edit)\)|[\[\]]|!$|^no .* (?:found|yet|available)$",
+    re.IGNORECASE,
+)
 _WORDS_OF_VALUE = 8
 _COUNTED = re.compile(r"\s\(\d{1,3}\)$")  # an option of a filter, with the number of its entries
 _FOOTNOTE = re.compile(r"(?:[(\[]\w{1,2}[)\]]\s*)+")

@@ -25,7 +25,7 @@ from stillweb.urls import wire_url
 
 MOST_PAGES = 2_000
 _CHARSET = re.compile(rb"""<meta[^>]+charset=["']?([\w-]+)""", re.IGNORECASE)
-_SUFFIX = re.compile(r"\s+(?=[|\u2013\u2014·:\[-])")
+_SUFFIX = re.compile(r"\s+(?=[|\u2013\u2014·•:\[-])")
 _NAVIGATION = 0.3  # share of the pages that link to a page of the site's navigation
 _HUB = 5  # links of a page from which the test part grows
 _SOON = 5  # seconds between a write and the page that its response leads to
