@@ -386,6 +386,15 @@ def test_each_page_gives_a_question_about_its_sections_before_one_gives_two():
     assert len(found) == 3
 
 
+@pytest.mark.parametrize("between", ['<h3><a href="/post">A post</a></h3>', "<h5>A note</h5>"])
+def test_a_heading_comes_right_after_another_one_only_without_one_between(between):
+    html = f"<body><h1>Lamps</h1><h2>Oak lamps</h2>{between}<h2>Tin lamps</h2><h2>Glass lamps</h2></body>"
+    page = read_page("https://a.test/", html)
+    assert [each.answer for each in report_sections(SiteFacts(SiteMap({page.url: page}), 7))] == [
+        "Glass lamps"
+    ]
+
+
 def test_a_link_to_the_page_itself_is_not_followed():
     link = '<a href="/1?view=b">{}</a>'
     pages = [

@@ -44,6 +44,7 @@ _ROLES = {
 _NEXT = re.compile(r"next( page)?\W*", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _SORT_MARKS = " ▲▼△▽↑↓⇅↕"  # of the column that a table is sorted by
+ENTRY = 9
 _LONGEST = 400  # characters of a text that is kept
 _LONGEST_LABEL = 40
 
@@ -177,7 +178,7 @@ class SitePage:
 
     Attributes:
         subject: what the page is about: its only main heading, or its title.
-        headings: (level, text) in order.
+        headings: (level, text) in order; `ENTRY` is the level of names of other pages in a list.
         content: digest of the text; pages with the same text are one page with several URLs.
     """
 
@@ -254,10 +255,10 @@ def _joined(base: str, reference: str) -> str:
 
 
 def _headings(tree: LexborHTMLParser, base: str) -> Iterator[tuple[int, str]]:
-    for node in tree.css("h1, h2, h3, h4"):
-        level, text = int(str(node.tag)[1]), _heading(node)
-        if text and (level == 1 or not _is_entry(node, base)):
-            yield level, text
+    for node in tree.css("h1, h2, h3, h4, h5, h6"):
+        if text := _heading(node):
+            level = int(str(node.tag)[1])
+            yield (ENTRY if level > 1 and _is_entry(node, base) else level), text
 
 
 def _is_entry(heading: Any, base: str) -> bool:

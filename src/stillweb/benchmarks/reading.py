@@ -119,8 +119,7 @@ def _next_sections(facts: SiteFacts, page: SitePage) -> Iterator[TaskCandidate]:
             "report",
             "report/next-section",
             (page.subject, text),
-            f"On the page “{page.subject}”, which section comes right after “{text}”? "
-            "Answer with its heading.",
+            f"On the page “{page.subject}”, which heading comes right after “{text}”?",
             AnswerEvaluator(exact=answer),
             (page.url,),
             answer=answer,
@@ -145,7 +144,7 @@ def open_pages(facts: SiteFacts) -> Iterator[TaskCandidate]:
         sections = [
             text
             for level, text in page.headings
-            if level > 1 and facts.headings[fold(text)] == 1 and is_heading(text)
+            if 1 < level < 5 and facts.headings[fold(text)] == 1 and is_heading(text)
         ]
         known = [
             fact
