@@ -674,6 +674,20 @@ async def test_an_exchange_holds_what_was_sent_and_received(site) -> None:
     assert not header(got.response.headers, "connection")
 
 
+async def test_a_post_has_one_content_type_also_if_scripts_give_get_requests_one(site) -> None:
+    site.page("/list", "[]")
+    given = (("content-type", "application/json"),)
+    async with PageFetcher(site.options, {"empty": given}) as fetcher:
+        exchanges = [
+            await fetcher.fetch(f"{HOME}list", "empty", referer=HOME, body=b"[1]", fields=given),
+            await fetcher.fetch(f"{HOME}list", "empty", referer=HOME, body=b"a=1"),
+        ]
+    assert [
+        [value for name, value in each.request.headers if name.lower() == "content-type"]
+        for each in exchanges
+    ] == [["application/json"], ["application/x-www-form-urlencoded"]]
+
+
 async def test_a_busy_site_is_requested_again_when_it_says_and_then_given_up(site) -> None:
     answers = iter([503, 429, 200])
     site.answers["/"] = lambda asked: site.reply("x", status=next(answers), headers=(("Retry-After", "0"),))

@@ -153,6 +153,9 @@ def recorded_requests(collection: Collection) -> Iterator[PlainRequest]:
             yield PlainRequest("GET", url, "empty", page, fields)
 
 
+_OF_BODY = frozenset(("content-length", "content-type", "origin"))
+
+
 class _Host:
     """Politeness towards one host: how many requests at a time, and when the next may start.
 
@@ -293,7 +296,11 @@ class PageFetcher:
         sent = [("Host", url.partition("://")[2].partition("/")[0])]
         if body is not None:
             sent.append(("Content-Length", str(len(body))))
-        sent += [(name, _site(name, value, same_origin)) for name, value in fields]
+        sent += [
+            (name, _site(name, value, same_origin))
+            for name, value in fields
+            if body is None or name.lower() not in _OF_BODY  # scripts give GET requests a type, too
+        ]
         if body is not None:
             sent += [("Origin", origin_of(referer)), ("Content-Type", "application/x-www-form-urlencoded")]
         if referer:
