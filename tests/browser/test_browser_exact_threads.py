@@ -502,3 +502,46 @@ async def test_requests_that_a_page_stops_are_flagged(rig):
     text, flags = await come_to(rig, f"addEventListener('load', () => {{ {script} stop(); }});", sessions=1)
     assert text.count("TypeError") == 2
     assert flags == ("window.stop() cancels requests in any order",)
+
+
+_IMPORTERS = {
+    "then": ("for (const n of 'abcdef') import('/x.js').then(({ x }) => L(n + x));", "x.js"),
+    "all": ("for (const n of 'abcdef') Promise.all([import('/x.js')]).then(([{ x }]) => L(n + x));", "x.js"),
+    "catch": ("for (const n of 'abcdef') import('/x.js').catch(() => {}).then(({ x }) => L(n + x));", "x.js"),
+    "async": (
+        "for (const n of 'abcdef') (async () => { const { x } = await (async () => import('/x.js'))(); L(n + x); })();",
+        "x.js",
+    ),
+    "missing": ("for (const n of 'abcdef') import('/x.js').catch(({ name }) => L(n + name));", "y.js"),
+    "worker": ("new Worker('/w.js').onmessage = ({ data }) => L(data);", "x.js"),
+}
+
+
+@pytest.mark.parametrize("name", _IMPORTERS)
+async def test_several_importers_of_a_module_continue_in_their_order(rig, name):
+    script, module = _IMPORTERS[name]
+    rig.site.pages[f"{HOME}{module}"] = ("text/javascript", b"export const x = 1;")
+    worker = b"for (const n of 'abcdef') import('/x.js').then(({ x }) => postMessage(n + x));"
+    rig.site.pages[f"{HOME}w.js"] = ("text/javascript", worker)
+    text, flags = await come_to(rig, script)
+    assert flags == ()
+    order = [line[0] for line in text.splitlines()]
+    assert "".join(order) == "abcdef"
+
+
+async def test_values_that_look_like_modules_go_through_a_promise(rig):
+    text, flags = await come_to(
+        rig,
+        """(async () => {
+          const looks = Object.create(null, { [Symbol.toStringTag]: { get() { L('read'); } } });
+          L(await Promise.resolve(looks).then((value) => value === looks)); L(await Promise.resolve(1).then(null));
+          L(await Promise.reject(new TypeError('none')).then(null, ({ message }) => message));
+          await Promise.reject(2).then(() => {}).catch(L); await Promise.resolve().then(() => { throw 3; }).catch(L);
+          L(Promise.prototype.then.length + Promise.prototype.then.name); class Own extends Promise {} L(Own.resolve(1).then() instanceof Own);
+        })();""",
+        sessions=1,
+    )
+    assert flags == ()
+    assert [line.split(" @")[0] for line in text.splitlines()] == [
+        *("true", "1", "none", "2", "3", "2then", "true")
+    ]

@@ -261,6 +261,36 @@
       } }[name];
     }
   }
+  // ---- modules -----------------------------------------------------------------------------------
+  // Several importers of one module continue in the order of memory addresses (ModuleMap::Entry). Callbacks of `then`
+  // get a module, or the error of its request, at a rest, in the order of the calls of `then`. `await` does not call it.
+  const NONE = {};
+  const tagOf = (value) => getOwnPropertyDescriptor(value, Symbol.toStringTag) ?? NONE;
+  const isModule = (value) => typeof value === "object" && value !== null && getPrototypeOf(value) === null && tagOf(value).value === "Module";
+  const { TypeError: unfetched } = globalThis;
+  const { startsWith } = String.prototype;
+  const isUnfetched = (reason) => reason instanceof unfetched && typeof reason.message === "string" && invoke(startsWith, reason.message, "Failed to fetch dynamically imported module");
+  const importers = []; // {place, deliver}, whose module has arrived
+  let places = 0;
+  const inPlace = (place, isHeld, callback) => (value) => !isHeld(value) ? callback(value) : new NativePromise((resolve, reject) => {
+    if (!importers.length) push(() => {
+      for (const each of importers.splice(0).sort((one, other) => one.place - other.place)) each.deliver();
+    }, null, null, "arrival");
+    importers.push({ place, deliver() {
+      try {
+        resolve(callback(value));
+      } catch (error) {
+        reject(error);
+      }
+    } });
+  });
+  const passes = (value) => value;
+  const throws = (reason) => { throw reason; };
+  NativePromise.prototype.then = { then(fulfilled, rejected) {
+    const place = ++places;
+    const own = inPlace(place, isModule, typeof fulfilled === "function" ? fulfilled : passes);
+    return apply(then, this, [own, inPlace(place, isUnfetched, typeof rejected === "function" ? rejected : throws)]);
+  } }.then;
   if (!globalThis.document) return;
 
   // ---- while a document loads --------------------------------------------------------------------
