@@ -18,12 +18,14 @@ Answer = tuple[str, bytes]  # content type, body
 class Site:
     """Pages by URL without query; a callable page gets the URL. `asked` lists what was asked for.
 
-    The last byte of what `withheld` names waits for its event. `headers` are sent with each page.
+    The last byte of what `withheld` names waits for its event; the bodies of `slow` come in six parts, with so
+    many seconds between them. `headers` are sent with each page.
     """
 
     pages: dict[str, str | Answer | Callable[[str], Answer]] = field(default_factory=dict)
     delays: dict[str, float | Callable[[], float]] = field(default_factory=dict)
     withheld: dict[str, asyncio.Event] = field(default_factory=dict)
+    slow: dict[str, float] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     url: str = ""
     headers: str = ""
@@ -44,6 +46,13 @@ class Site:
         head += "Access-Control-Allow-Origin: *\r\nAccess-Control-Allow-Headers: *\r\n"
         return f"{head}{self.headers}\r\n".encode() + body
 
+    async def send_part(self, writer: asyncio.StreamWriter, answer: bytes, seconds: float) -> bytes:
+        rest = len(answer) // 2
+        writer.write(answer[:-rest])
+        await writer.drain()
+        await asyncio.sleep(seconds)
+        return answer[-rest:]
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while line := await reader.readline():
@@ -62,6 +71,8 @@ class Site:
                         writer.write(answer[:-1])
                         await event.wait()
                         answer = answer[-1:]
+                    for _ in range(5 if url in self.slow else 0):
+                        answer = await self.send_part(writer, answer, self.slow[url])
                     writer.write(answer)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):

@@ -108,6 +108,16 @@ async def test_an_answer_that_comes_after_it_was_given_up_is_flagged(rig, monkey
     assert flags == ("an answer came after it had been given up",)
 
 
+async def test_a_body_that_arrives_slowly_is_awaited(rig, monkeypatch):
+    monkeypatch.setattr(exact_context, "_BODY_SECONDS", 2.0)
+    rig.site.pages["http://site.test/two"] = ("text/plain", b"two" * 30_000)
+    rig.site.slow["http://site.test/two"] = 0.6
+    html = LOG + "fetch('/two').then((r) => r.text()).then(({ length }) => L(length));</script>"
+    _, text, *_, flags = (await runs(rig, html, sessions=1))[0]
+    assert text.startswith("90000")
+    assert flags == ()
+
+
 async def test_dedicated_workers_have_the_clock_and_the_seeds(rig):
     rig.site.pages["http://site.test/w.js"] = (
         "text/javascript",

@@ -46,7 +46,7 @@ _START_SECONDS = 30.0  # real; a worker that is not blocked begins within millis
 # A worker that has evaluated its script reports it to its creator, which then sends the messages that waited.
 _BEGIN_ROUNDS = 2
 _LOOK_SECONDS = 1.0  # real; between two checks for events that a page may not report
-_BODY_SECONDS = 3.0  # real; a body that the page does not read to its end never ends
+_BODY_SECONDS = 3.0  # real, without a part of it; a body that the page does not read to its end never ends
 _LOOP = 300  # requests to one path at one instant, besides images
 _SCREENSHOT_FRAMES = 5  # the first frame has no picture if the page has not been shown before
 _OTHER_WHITE = {"r": 255, "g": 255, "b": 254, "a": 1.0}  # differs from the background of a page
@@ -166,6 +166,7 @@ class ExactContext:
         for event, callback in (
             ("Network.requestWillBeSent", partial(self._on_request, session)),
             ("Network.responseReceived", partial(self._on_response, session)),
+            ("Network.dataReceived", self._on_data),
             ("Network.loadingFinished", self._on_finished),
             ("Network.loadingFailed", self._on_failed),
         ):
@@ -407,6 +408,10 @@ class ExactContext:
         if self.activity:
             self.activity.responded(key, response["status"])
 
+    def _on_data(self, event: dict[str, Any]) -> None:
+        if pending := self.requests.get(event["requestId"]):
+            pending.received += 1
+
     def _note_empty(self, target: dict[str, Any], frame: str) -> None:
         """Note a popup whose first document does not come: Playwright never reports it."""
         if target.get("openerId") and frame == target["targetId"] and frame not in self._documents:
@@ -612,11 +617,12 @@ class ExactContext:
 
     async def _wait_for(self, request: PendingRequest) -> None:
         while request.stage is RequestStage.RELEASED:
+            before = request.responded, request.received
             try:
                 async with asyncio.timeout(_BODY_SECONDS):
                     await request.moved.wait()
             except TimeoutError:
-                if request.responded:
+                if request.responded and before == (request.responded, request.received):
                     self._give_up(request)
 
     async def finish_released(self) -> bool:

@@ -45,6 +45,7 @@ class PendingRequest:
         fetch_id: CDP Fetch identifier, once paused.
         owner: session that paused it.
         responded: whether its response has begun.
+        received: number of reports of its body.
         late: whether the browser may delay it while a document's head loads.
         precedence: of scripts: 0 for a static import, 1 for a preload, 2 for others.
         frame: CDP identifier of a document's frame.
@@ -65,6 +66,7 @@ class PendingRequest:
     fetch_id: str = ""
     owner: object = None
     responded: bool = False
+    received: int = 0
     late: bool = False
     precedence: int = 2
     fragment: str = ""
