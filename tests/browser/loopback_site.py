@@ -18,8 +18,8 @@ Answer = tuple[str, bytes]  # content type, body
 class Site:
     """Pages by URL without query; a callable page gets the URL. `asked` lists what was asked for.
 
-    The last byte of what `withheld` names waits for its event; the bodies of `slow` come in six parts, with so
-    many seconds between them. `headers` are sent with each page.
+    The last byte of what `withheld` names waits for its event; the bodies of `slow` come in six parts, with
+    so many seconds between them. `headers` are sent with each page.
     """
 
     pages: dict[str, str | Answer | Callable[[str], Answer]] = field(default_factory=dict)

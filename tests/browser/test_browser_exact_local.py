@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from stillweb.browser import Level, page_text, settle
+from stillweb.browser import Level, page_text, screenshot, settle
 from stillweb.browser.cdp.session import PageProbe
 from stillweb.browser.state import state_of
 
@@ -152,6 +152,55 @@ async def test_view_transitions_begin_at_the_same_instant_on_a_slow_machine(rig)
     assert came[1:] == came[:1] * 3
     assert came[0][1] == []
     assert sum(line.startswith("end") for line in came[0][0]) == 5
+
+
+_TRANSITION = "<!doctype html><style>@view-transition { navigation: auto }</style><p id=p>%s</p><a href=%s>next</a><pre id=log></pre>"
+_TRANSITION += "<script>addEventListener('pagereveal', ({ viewTransition }) => { log.textContent = !!viewTransition; });</script>%s"
+
+
+async def test_documents_that_ask_for_a_view_transition_follow_each_other(rig):
+    frame = "<iframe src=/frame></iframe>"
+    rig.site.pages[HOME] = _TRANSITION % ("one", "/two", frame)
+    rig.site.pages[f"{HOME}two"] = _TRANSITION % (
+        "two",
+        "/one",
+        "<script>if (!history.state) { history.replaceState(1, ''); location = '/three'; }</script>",
+    )
+    rig.site.pages[f"{HOME}three"] = _TRANSITION % ("three", "/two", frame)
+    rig.site.pages[f"{HOME}frame"] = _TRANSITION % ("frame", "/two", "")
+    async with rig.visit(Level.EXACT) as visit:
+        await visit.goto(HOME)
+
+        async def after(act):
+            await act
+            settled = await asyncio.wait_for(settle(visit.page, visit.activity), 30)
+            assert settled.settled
+            await screenshot(visit.page)
+            return await visit.page.evaluate("p.textContent + log.textContent")
+
+        click = "document.querySelector('a').click()"
+        assert await after(visit.page.evaluate(click)) == "threefalse"
+        assert await after(visit.page.frames[1].evaluate(click)) == "threefalse"
+        assert await after(visit.page.evaluate("location.reload()")) == "threefalse"
+        assert await after(visit.page.evaluate("history.go(2 - history.length)")) == "onefalse"
+        assert state_of(visit.context).exact.flags == []
+
+
+async def test_documents_of_speculation_rules_are_flagged_and_not_listed(rig):
+    rules = (
+        '<script type=speculationrules>{"prefetch": [{"urls": ["/two"], "eagerness": "immediate"}]}</script>'
+    )
+    asked = asyncio.Event()
+    rig.site.pages[f"{HOME}two"] = lambda _: asked.set() or ("text/html", b"two")
+    async with rig.visit(Level.EXACT) as visit:
+        rig.site.pages[HOME] = f"<!doctype html>{rules}<link rel=prefetch href=/three>one"
+        await visit.goto(HOME)
+        await asyncio.wait_for(asked.wait(), 30)
+        assert sorted(request.url for request in visit.activity.requests) == [HOME, f"{HOME}three"]
+        assert state_of(visit.context).exact.flags == [
+            "a document was prefetched by speculation rules, which nothing holds"
+        ]
+        assert await visit.page.evaluate("typeof fetchLater") == "undefined"
 
 
 async def test_what_arrives_beside_the_parser_comes_after_the_calls_of_the_page(rig):

@@ -70,6 +70,7 @@ _DISABLED_FEATURES = (
     *("SpeculativePreconnect", "LCPPPrefetchSubresource", "PrefetchPrivacyChanges", "Translate"),
     *("DialMediaRouteProvider", "OptimizationGuideModelDownloading", "OptimizationHintsFetching"),
     *("SafeBrowsingRealTimeUrlLookup", "SegmentationPlatform", "PrivacySandboxSettings4"),
+    "FetchLaterAPI",  # sent at any time, also after its page
     # Work for a document on another thread, whose results would arrive at any time.
     *("ThreadedPreloadScanner", "ThreadedBodyLoader", "ScriptStreaming", "PrecompileInlineScripts"),
     *("BackgroundResourceFetch", "DelayAsyncScriptExecution", "LowPriorityAsyncScriptExecution"),

@@ -264,6 +264,9 @@ class ExactContext:
             self.flag("a frame's document is a data: URL, which is not held")
         if session.target["type"] == "page" and _is_local(event, kind):
             self._on_local(session, event, kind)
+        if kind == "prefetch" and event["requestId"] == event["loaderId"]:  # that of a <link> has its own id
+            self.flag("a document was prefetched by speculation rules, which nothing holds")
+            return
         if request["url"].startswith(_NO_TRAFFIC) or self._is_dropped(event, kind):
             return
         pending = self._sent(event["requestId"], request, kind)

@@ -430,6 +430,18 @@
     return made;
   } }.startViewTransition;
 
+  // Between two documents there are none: a new document that continues the old one's widget, which is paused for the
+  // capture, would get no frame. The rule is set as late as possible, since pages see these sheets.
+  const { CSSStyleSheet: Sheet, getComputedStyle: styleOf } = globalThis;
+  const { get: sheetsOf, set: adopt } = getOwnPropertyDescriptor(Document.prototype, "adoptedStyleSheets");
+  const none = new Sheet();
+  none.replaceSync("@view-transition { navigation: none }");
+  invoke(listen, window, "beforeunload", () => {
+    const others = [...invoke(sheetsOf, document)].filter((each) => each !== none);
+    invoke(adopt, document, [...others, none]);
+    if (document.documentElement) styleOf(document.documentElement).color; // the browser process learns of the rule
+  }, true);
+
   // ---- fullscreen ----------------------------------------------------------------------------
   // The browser process replies at any time, and a frame after that tells the page: frames are drawn until one has.
   const TRIES = 20;
