@@ -320,6 +320,12 @@ def test_no_templates_are_suggested_for_a_login():
     (cause,) = causes_of(replace(result(), walks=(walk,)))
     assert cause.command.startswith("none: ")
     assert "login" in Obstacles(Scope.of(ScopeKind.HOST, [URL])).why(cause)
+    own = OwnText()
+    own.add([miss])
+    assert not own.is_new
+    note = b64encode(b"name=ada").decode()
+    own.add([replace(miss, body=note, body_size=8)])
+    assert own.is_new
 
 
 def test_the_report_of_a_loop_shows_its_rounds_and_why_a_cause_is_left(tmp_path):

@@ -16,7 +16,7 @@ from stillweb.matching.values import ValueKind, kind_of
 from stillweb.model import MUTATIONS, Request
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
-from stillweb.record.redaction.find import Names
+from stillweb.record.forms.wanted import has_password
 from stillweb.urls import from_timestamp
 
 if TYPE_CHECKING:
@@ -215,13 +215,6 @@ def request_holds_time(request: Request, recorded_at: str) -> bool:
     visit = (from_timestamp(recorded_at).timestamp(),)
     leaves = Parts.of(request).leaves(_VALUES)
     return any(kind_of(leaf.text, visit) is ValueKind.TIME for leaf in leaves)
-
-
-def has_password(miss: Missed) -> bool:
-    """Return whether a request holds a password."""
-    if not miss.whole or miss.method not in MUTATIONS:
-        return False
-    return any(map(Names().password, (leaf.name for leaf in Parts.of(miss.request()).leaves(_VALUES))))
 
 
 def _with_time(misses: list[Missed], recorded_at: str) -> set[tuple[str, str]]:
