@@ -16,7 +16,7 @@ from stillweb.matching.values import ValueKind, kind_of
 from stillweb.model import MUTATIONS, Request
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
-from stillweb.record.forms.wanted import has_password
+from stillweb.record.redaction.find import sends_password
 from stillweb.urls import from_timestamp
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def causes_of(
     """
     avoid = avoid or AvoidRules.of()
     timed = _with_time(result.misses(), recorded_at)
-    logins = {(miss.method, miss.url) for miss in result.misses() if has_password(miss)}
+    logins = {(miss.method, miss.url) for miss in result.misses() if sends_password(miss.request())}
     groups: dict[tuple[str, str, str], list[_Seen]] = defaultdict(list)
     for walk in result.walks:
         texts: set[str] = set()

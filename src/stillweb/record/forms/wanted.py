@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from stillweb.collections.misses import Missed
-from stillweb.matching.parts import Parts, Where
 from stillweb.model import MUTATIONS, Request, header
 from stillweb.record.harvest.misses import only_reads
 from stillweb.record.harvest.opened import OpenedPosts
-from stillweb.record.redaction.find import Names
+from stillweb.record.redaction.find import sends_password
 
 _SCRIPT_PAGES = 4  # pages whose scripts are examined; each opens in a browser
-_VALUES = frozenset((Where.FORM, Where.JSON, Where.MULTIPART))
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 
@@ -43,13 +41,6 @@ class WantedForms:
         )
 
 
-def has_password(miss: Missed) -> bool:
-    """Return whether a write holds a password."""
-    if not miss.whole or miss.method not in MUTATIONS:
-        return False
-    return any(map(Names().password, (leaf.name for leaf in Parts.of(miss.request()).leaves(_VALUES))))
-
-
 @dataclass(slots=True)
 class OwnText:
     """Missed writes of several walks; `opened` are POST requests that opening a page sends."""
@@ -70,7 +61,7 @@ class OwnText:
         Forms with a password have no template (docs/decisions/0035).
         """
         for miss in misses:
-            if miss.method not in MUTATIONS or not miss.body_size or has_password(miss):
+            if miss.method not in MUTATIONS or not miss.body_size or sends_password(miss.request()):
                 continue
             by_script = miss.resource == "empty"
             if by_script and miss.whole and self._only_reads(miss.request()):

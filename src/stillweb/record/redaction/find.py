@@ -20,8 +20,9 @@ from urllib.parse import unquote
 import re2
 import yaml
 
+from stillweb.matching.parts import Parts, Where
 from stillweb.matching.redaction import CREDENTIALS, ELEMENT, canonical, cookie_pairs, listed_fields
-from stillweb.model import Request, Response
+from stillweb.model import MUTATIONS, Request, Response
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 JWT = re.compile(
@@ -30,6 +31,7 @@ JWT = re.compile(
 _NOT_TOKEN = re.compile(r"[\s<>(){}\[\]]|://|[^\x21-\x7e]")
 _FILE = re.compile(r".*\.(?:js|mjs|css|html?|php|json|png|jpe?g|gif|svg|webp|woff2?|ico|map)", re.IGNORECASE)
 _UNIFORM = re.compile(r"[0-9.:,TZ+-]*")  # numbers, dates, versions
+_BODIES = frozenset((Where.FORM, Where.JSON, Where.MULTIPART))
 _SHORT = 16  # characters below which a value needs fewer transitions
 
 
@@ -56,6 +58,12 @@ class Names:
     def password(self, name: str) -> bool:
         """Return True if a request's value of this name is secret, whatever it looks like."""
         return self.kind(name) == "password"
+
+
+def sends_password(request: Request) -> bool:
+    """Return whether a write has a field that is named like a password."""
+    leaves = Parts.of(request).leaves(_BODIES) if request.method in MUTATIONS else ()
+    return any(Names().password(leaf.name) for leaf in leaves)
 
 
 @cache
