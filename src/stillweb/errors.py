@@ -14,6 +14,7 @@
     │   ├── MalformedHar
     │   ├── MalformedPack
     │   ├── MissingRecord
+    │   ├── BundleMismatch      a bundle differs from what its publisher signed or stated
     │   └── LimitExceeded       unpacked data exceeds a limit
     ├── CertError               the CA or one of its files
     │   ├── CaMissing
@@ -141,6 +142,10 @@ class MalformedPack(CollectionError):
 
 class MissingRecord(CollectionError):
     """An index names a WARC record that does not exist."""
+
+
+class BundleMismatch(CollectionError):
+    """A bundle differs from what its publisher signed or stated."""
 
 
 class LimitExceeded(CollectionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 
@@ -13,7 +14,7 @@ from served_pages import lease, play
 
 from stillweb.cli import cli
 from stillweb.env import EnvOptions, VectorOptions
-from stillweb.errors import TaskError, UsageError
+from stillweb.errors import PeerError, TaskError, UsageError
 from stillweb.server.serving import serve_viewer
 from stillweb.server.viewer.export import export, film_of, first_difference, stored_file
 from stillweb.server.viewer.index import EpisodeFilter, EpisodeIndex, summary
@@ -251,8 +252,17 @@ async def test_a_rollout_server_shows_its_episodes_to_holders_of_a_key(serving, 
         await play(web, lease_id, seen)
         found = (await web.get("/view/api/episodes", params={"refresh": 1})).json()
         assert [(row["task"], row["reward"]) for row in found["rows"]] == [("named", 1.0)]
+        assert await asyncio.to_thread(viewed, server.url) == f"{server.url}/view/\n"
     async with serving(replay.url) as server, httpx.AsyncClient(trust_env=False) as web:
         assert (await web.get(f"{server.url}/view/")).status_code == 404
+        with pytest.raises(PeerError, match="shows no episodes"):
+            await asyncio.to_thread(viewed, server.url)
+    with pytest.raises(PeerError, match="no rollout server at"):
+        viewed("http://127.0.0.1:9")
+
+
+def viewed(url: str) -> str:
+    return CliRunner().invoke(cli, ["view", url], catch_exceptions=False).stdout
 
 
 async def test_a_tree_shows_where_the_episodes_of_a_task_part(root):

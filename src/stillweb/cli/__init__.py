@@ -36,6 +36,7 @@ COMMANDS = {
         "stillweb.cli.collections.commands",
         "Import, check, learn, seal, share and export collections.",
     ),
+    "bundle": ("stillweb.cli.bundle", "Publish a benchmark as one file that others can verify."),
     "search": ("stillweb.cli.search", "Search the text of recorded pages."),
     "replay": ("stillweb.cli.replay.commands", "Serve collections as a proxy that replays real URLs."),
     "run": ("stillweb.cli.run", "Run a command whose HTTP traffic goes to a replay."),

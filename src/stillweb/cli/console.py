@@ -142,7 +142,9 @@ def progress(*, rate: str = "") -> Progress:
             if self._is_terminal:
                 yield from super().get_renderables()
             else:
-                yield from (Text(_task_line(task)) for task in self.tasks if task.visible)
+                yield from (
+                    Text(_task_line(task)) for task in self.tasks if task.visible and task.description
+                )
 
         def start(self) -> None:
             super().start()

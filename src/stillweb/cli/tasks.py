@@ -330,7 +330,7 @@ def _forms(collection: Collection) -> list[_Write]:
     """Return one write for each form of `record forms`; its free fields differ between recordings."""
     stored = Collection(collection.path, BRANCHES)
     alike: dict[tuple[Any, ...], list[WriteRequest]] = {}
-    for request in _requests(stored, Rules()) if stored.path.exists() else ():
+    for request in _requests(stored, Rules()) if stored.archive.exists() else ():
         alike.setdefault((request.method, request.url, *request.leaves()), []).append(request)
     return [
         _Write(

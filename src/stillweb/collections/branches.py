@@ -25,7 +25,8 @@ from stillweb.matching.derived.derive import Branches
 from stillweb.matching.derived.vocabulary import Vocabulary
 
 BRANCHES = "branches"
-_FILE = "templates.json.xz"
+TEMPLATES = f"{BRANCHES}/templates.json.xz"
+"""Path of the proved branches in a collection; a WACZ holds it too."""
 _MEMBER = "branches"
 _FORMAT = 2
 _READ = (1, 2)  # format 1 has no forms after others
@@ -85,8 +86,15 @@ def read_forms(collection: Collection) -> RecordedForms | None:
         CollectionError: if the file is malformed.
     """
     path = _file(collection)
-    if not path.exists():
-        return None
+    return read_templates(path) if path.exists() else None
+
+
+def read_templates(path: Path) -> RecordedForms:
+    """Return the recorded forms of a file.
+
+    Raises:
+        CollectionError: if it is malformed, or unpacks to too much.
+    """
     return _read(path.read_bytes(), path)
 
 
@@ -116,7 +124,7 @@ def _parsed(stored: str, path: Path) -> Branches:
 
 
 def _file(collection: Collection) -> Path:
-    return collection.path / BRANCHES / _FILE
+    return collection.path / TEMPLATES
 
 
 def _read(content: bytes, path: Path) -> RecordedForms:

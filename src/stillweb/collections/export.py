@@ -7,7 +7,8 @@ A WACZ holds
                                       py-wacz; `wb-manager add --unpack-wacz` reads no other index
     pages/pages.jsonl                 the pages with their text, which ReplayWeb.page searches; the time of a
                                       page is that of its record, by which readers find it
-    stillweb/..., stillweb,.../...    rules, baselines, traces, tasks, certificates; an import restores them
+    stillweb/..., stillweb,.../...    rules, proved forms, baselines, traces, tasks, certificates, licence;
+                                      an import restores them
     datapackage.json                  all of these with their digests, and the manifest as `stillweb`
 
 Members are stored, not deflated (WACZ 1.1.1 §5.1: readers seek in them), in a fixed order with the oldest
@@ -26,7 +27,7 @@ import json
 import logging
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import islice
@@ -84,8 +85,13 @@ class _WaczMember:
         return {"name": name, "path": self.name, "hash": f"sha256:{digest.hexdigest()}", "bytes": self.size}
 
 
-def export(collection: Collection, target: Path) -> Path:
+def export(collection: Collection, target: Path, *, described: Mapping[str, Any] | None = None) -> Path:
     """Write a collection to a WACZ, or to a HAR if the name ends in `.har`; return the path.
+
+    Args:
+        collection: to be exported.
+        target: the file.
+        described: further members of datapackage.json.
 
     Raises:
         UsageError: if the collection has no WARC file or no index.
@@ -95,11 +101,10 @@ def export(collection: Collection, target: Path) -> Path:
         return _write_har(collection, target)
     pages = list(_page_lines(collection))
     members = list(_members(collection, pages))
-    package = (
-        json.dumps(_package(collection, members, pages), indent=2, sort_keys=True).encode("utf-8") + b"\n"
-    )
-    digest = {"path": "datapackage.json", "hash": f"sha256:{hashlib.sha256(package).hexdigest()}"}
-    members.append(_WaczMember("datapackage.json", package))
+    package = _package(collection, members, pages) | dict(described or {})
+    text = json.dumps(package, indent=2, sort_keys=True).encode("utf-8") + b"\n"
+    digest = {"path": "datapackage.json", "hash": f"sha256:{hashlib.sha256(text).hexdigest()}"}
+    members.append(_WaczMember("datapackage.json", text))
     members.append(
         _WaczMember("datapackage-digest.json", json.dumps(digest, indent=2).encode("utf-8") + b"\n")
     )
@@ -213,7 +218,7 @@ def _extra_name(path: str) -> str:
 
 def _extras(collection: Collection) -> Iterator[tuple[str, Path]]:
     found = [path for path in collection.path.iterdir() if path.is_file()]
-    for folder in ("baseline", "tasks", "traces"):
+    for folder in ("baseline", "branches", "tasks", "traces"):
         found += (collection.path / folder).rglob("*")
     for path in found:
         name = path.relative_to(collection.path).as_posix()

@@ -102,7 +102,8 @@ class Collection:
 
             names = [each.name for each in list_collections(root)]
             close = [match[0] for match in fuzzy.extract(name, names, limit=8)]
-            hint = f"existing: {', '.join(close)}" if close else "stillweb collections import FILE... -c NAME"
+            new = f"stillweb record crawl URL -c {name}, or: stillweb collections import FILE... -c {name}"
+            hint = f"existing: {', '.join(close)}" if close else new
             raise CollectionNotFound(f"no collection {name!r} in {root}", hint=hint)
         return collection
 
@@ -119,9 +120,13 @@ class Collection:
         if collection.path.exists():
             hint = f"use another name, --append, or: stillweb collections rm {name} --yes"
             raise CollectionExists(f"collection {name!r} exists already in {root}", hint=hint)
-        for folder in (collection.archive, collection.indexes, collection.pages):
-            folder.mkdir(parents=True)
+        collection.make_folders()
         return collection
+
+    def make_folders(self) -> None:
+        """Create the folders of a recording."""
+        for folder in (self.archive, self.indexes, self.pages):
+            folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def is_only_pack(self) -> bool:

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import click
 
 from stillweb.cli.console import echo, on_signals, print_json
-from stillweb.cli.options import EXISTING_FOLDER, FILE, json_option
-from stillweb.errors import UsageError
+from stillweb.cli.options import FILE, json_option
+from stillweb.errors import PeerError, UsageError
 
 _PAIR = 2
+_SILENT_SECONDS = 30.0
+
+
+class _FolderOrUrl(click.Path):
+    """A folder, or the URL of a rollout server, which stays a text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        is_url = isinstance(value, str) and value.startswith(("http://", "https://"))
+        return value if is_url else super().convert(value, param, ctx)
 
 
 @click.command("view")
-@click.argument("folder", metavar="DIR", type=EXISTING_FOLDER)
+@click.argument("folder", metavar="DIR|URL", type=_FolderOrUrl(path_type=Path, exists=True, file_okay=False))
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="Port of the page.  [default: a free one]"
 )
@@ -28,19 +38,28 @@ _PAIR = 2
     help="Folder of an episode below DIR, for --export. Twice: two episodes side by side.",
 )
 @json_option
-def view(folder: Path, port: int, target: Path | None, episodes: tuple[str, ...], as_json: bool) -> None:
+def view(
+    folder: Path | str, port: int, target: Path | None, episodes: tuple[str, ...], as_json: bool
+) -> None:
     """Show the trajectories below DIR on a page for this machine, until Ctrl-C.
 
     DIR is the folder of a rollout, or any folder of trajectories. The page lists the episodes with their
     rewards and misses, plays an episode step by step, and shows two episodes from their first difference.
-    Episodes that are still being played appear as they are written.
+    Episodes that are still being played appear as they are written. A rollout server has such a page itself:
+    with its URL the command prints the address of the page, and ends.
 
     \b
     Example:
       stillweb view out/run
+      stillweb view http://127.0.0.1:7000
       stillweb view out/run --episode tasks/cheapest/0 --export episode.html
       stillweb view out/run --episode tasks/cheapest/0 --episode tasks/cheapest/1 --export two.html
     """
+    if isinstance(folder, str):
+        if target is not None or episodes:
+            raise UsageError("a server's episodes are shown only", hint="--export needs the folder")
+        _print_page(folder, as_json)
+        return
     if target is not None:
         _export(folder, target, episodes)
         return
@@ -49,6 +68,23 @@ def view(folder: Path, port: int, target: Path | None, episodes: tuple[str, ...]
             "--episode requires --export", hint="open the episode on the page, or add --export FILE"
         )
     asyncio.run(_serve(folder, port, as_json))
+
+
+def _print_page(url: str, as_json: bool) -> None:
+    import httpx
+
+    from stillweb.server.guard import VIEWER
+
+    page = f"{url.rstrip('/')}{VIEWER}/"
+    try:
+        status = httpx.get(page, timeout=_SILENT_SECONDS, trust_env=False).status_code
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise PeerError(f"no rollout server at {url}: {error}", hint="stillweb serve starts one") from error
+    if status != httpx.codes.OK:
+        raise PeerError(
+            f"{url} shows no episodes ({page} answers {status})", hint="stillweb serve ... --trajectories DIR"
+        )
+    print_json({"url": page}) if as_json else echo(page)
 
 
 async def _serve(folder: Path, port: int, as_json: bool) -> None:

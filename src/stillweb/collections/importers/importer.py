@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stillweb import clock
+from stillweb.collections.branches import TEMPLATES, read_templates
 from stillweb.collections.defects import NEEDS_REWRITE, Defect, Report, Severity, ignore
 from stillweb.collections.importers import browsertrix, wacz
 from stillweb.collections.importers.har import HarFile
@@ -43,7 +44,16 @@ Progress = Callable[[str, int, int], None]
 _SKIPPED_ENTRIES = ("bad-entry", "no-body")
 _NAMED_ENTRIES = 50
 _MERGED = frozenset({"archive", "indexes", "manifest.json", "pages"})
+
 _SUFFIX = re.compile(r"\.w?arc(\.(gz|zst))?$|\.gz$", re.IGNORECASE)
+
+
+def _check_rules(path: Path) -> None:
+    Rules.parse(path.read_text("utf-8", "replace"), file=path.name)
+
+
+_VALIDATED = {"rules.yaml": _check_rules, TEMPLATES: read_templates}
+"""Files of an export that are checked before they are restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,9 +311,9 @@ class _Staging:
         taken = Path(*Path(name).parts[:2]) if name.startswith("baseline/") else Path(name)
         if staged.exists() or (self.target.path / taken).exists():
             what = f"{name} is not imported: the collection has {taken}"
-        elif name == "rules.yaml":
+        elif name in _VALIDATED:
             try:
-                Rules.parse(path.read_text("utf-8", "replace"), file=name)
+                _VALIDATED[name](path)
             except CollectionError as error:
                 what = f"{name} is not imported: {error}"
         if what:

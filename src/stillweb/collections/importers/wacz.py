@@ -27,7 +27,8 @@ from stillweb.errors import MalformedWacz
 EXTRA_FOLDER = "stillweb"
 EXTRAS = re.compile(
     r"(?:rules|diff)\.yaml|amends\.json|(?:reachability|redactions)\.jsonl|certificate-[\w.-]+\.json"
-    r"|tasks\.(?:yaml|json|jsonl)|(?:baseline|traces|tasks)/(?:[\w@+-][\w.@+-]*/){0,3}[\w@+-][\w.@+-]*"
+    r"|tasks\.(?:yaml|json|jsonl)|LICENSE(?:\.(?:md|txt))?|branches/templates\.json\.xz"
+    r"|(?:baseline|traces|tasks)/(?:[\w@+-][\w.@+-]*/){0,3}[\w@+-][\w.@+-]*"
 )
 """Further files of a collection that travel in a WACZ, as paths relative to the collection."""
 
@@ -212,6 +213,12 @@ def read_manifest(path: Path) -> Manifest | None:
         return Manifest.from_dict(members) if isinstance(members, dict) else None
     except ValueError:
         return None
+
+
+def read_bundle(path: Path) -> Any:
+    """Return what a bundle states about itself; None for any other WACZ."""
+    with zipfile.ZipFile(path) as archive:
+        return read_package(archive).get("stillwebBundle")
 
 
 def _digests(path: Path, archive: zipfile.ZipFile, report: Report) -> dict[str, str]:

@@ -156,8 +156,8 @@ async def record_forms(
         state, record = await signed_in_state(collection, ca, options.login, options.record)
         options = replace(options, record=record)
         stored = Collection(collection.path, BRANCHES)
-        if not stored.path.exists():
-            stored = Collection.create(collection.path, BRANCHES)
+        if not stored.archive.exists():  # an import has the proved forms without their recordings
+            stored.make_folders()
         async with PageFetcher(options.record, fields, cookies=cookies_of(state)) as fetcher:
             with KeepingWriter(stored, prefix="form") as writer:
                 run = _FormsRun(collection, writer, scope, options, fetcher, deadline)
