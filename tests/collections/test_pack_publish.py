@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from stillweb.cli.collections.commands import collections
-from stillweb.collections.check import repair
+from stillweb.collections.check import check, repair
 from stillweb.collections.layout import Collection, list_collections
 from stillweb.collections.learn.rules import learn_within
 from stillweb.collections.manifest import Manifest
@@ -30,10 +30,11 @@ from stillweb.errors import (
     CollectionExists,
     CollectionNotFound,
     MalformedPack,
+    MalformedWacz,
     PeerError,
     UsageError,
 )
-from stillweb.model import Exchange, Request, Response
+from stillweb.model import Exchange, Page, Request, Response
 from stillweb.replay.sealing import ensure_sealed, why_unsealed
 
 
@@ -417,6 +418,39 @@ def test_what_is_placed_replaces_a_pack_and_nothing_else(tmp_path, pulled, memor
     with Pack.open(collection.pack) as pack:
         assert pack.environment_id == environment_id
     assert [path.name for path in collection.path.iterdir()] == ["pack"]
+
+
+@pytest.mark.parametrize("damage", ["", "cut"])
+def test_what_belongs_to_a_collection_goes_with_its_pack(tmp_path, url, damage):
+    collection, environment_id = recorded(tmp_path / "here", "shop")
+    collection.write_pages([Page("http://shop.test/1", "20260101000000", "One")])
+    for name in (
+        "tasks/tasks.yaml",
+        "traces/buy.jsonl",
+        "baseline/page-1/text.txt",
+        "certificate-exact.json",
+    ):
+        (collection.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (collection.path / name).write_text(name)
+    remote = PackRemote(url)
+    remote.push(collection.pack, "shop")
+    with store_at(tmp_path).hold(environment_id, remote) as folder:
+        there = place(folder, tmp_path / "there", "shop")
+    assert remote.pull_extras(environment_id, there.path) == 0  # pushed by an older version
+    remote.push_extras(environment_id, collection)
+    if damage:
+        path = f"{remote._root}/packs/{environment_id}/extras.zip"
+        remote._files.pipe_file(path, remote._files.cat_file(path)[:-30])
+        with pytest.raises(MalformedWacz, match="not a readable ZIP"):
+            remote.pull_extras(environment_id, there.path)
+        return
+    assert remote.pull_extras(environment_id, there.path) == 5
+    assert (there.path / "baseline/page-1/text.txt").read_text() == "baseline/page-1/text.txt"
+    assert there.page_list() == collection.page_list()
+    assert there.is_only_pack
+    assert check(there) == []
+    remote.push_extras(environment_id, there)
+    assert PackRemote(url).pull_extras(environment_id, there.path) == 5
 
 
 # --- the command line ------------------------------------------------------------------------------

@@ -225,6 +225,8 @@ def _reference_defects(collection: Collection, captures: list[Capture]) -> Itera
         collection.manifest()
     except CollectionError as error:
         yield Defect(Severity.ERROR, "manifest", str(collection.manifest_file), -1, str(error))
+    if collection.is_only_pack:
+        return  # its index is in the pack
     answered = {wire_url(each.url) for each in captures if each.method == "GET"}
     for page in collection.page_list():
         if page.url.startswith(("http:", "https:")) and wire_url(page.url) not in answered:

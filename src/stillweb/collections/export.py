@@ -27,12 +27,12 @@ import json
 import logging
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import parse_qsl, urlsplit
 
 from stillweb import __version__
@@ -110,13 +110,27 @@ def export(collection: Collection, target: Path, *, described: Mapping[str, Any]
     )
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
-    with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
-        for member in members:
-            with archive.open(_info(member), "w") as out:
-                for piece in member.pieces():
-                    out.write(piece)
+    _write_zip(part, members, zipfile.ZIP_STORED)
     part.replace(target)
     return target
+
+
+def write_extras(collection: Collection, out: BinaryIO) -> None:
+    """Write a ZIP of what a collection has besides archive and pack; `unpack_extras` restores it."""
+    members = [_WaczMember(_extra_name(name), path) for name, path in sorted(_extras(collection))]
+    if (pages := collection.pages / "pages.jsonl").is_file():
+        members.append(_WaczMember("pages/pages.jsonl", pages))
+    _write_zip(out, members, zipfile.ZIP_DEFLATED)
+
+
+def _write_zip(target: Path | BinaryIO, members: Iterable[_WaczMember], method: int) -> None:
+    with zipfile.ZipFile(target, "w", method) as archive:
+        for member in members:
+            info = _info(member)
+            info.compress_type = method
+            with archive.open(info, "w") as out:
+                for piece in member.pieces():
+                    out.write(piece)
 
 
 def _info(member: _WaczMember) -> zipfile.ZipInfo:

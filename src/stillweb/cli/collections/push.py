@@ -1,4 +1,4 @@
-"""`stillweb collections push` and `pull`: packs by digest on shared storage."""
+"""`stillweb collections push` and `pull`: packs by digest on shared storage, with what belongs to them."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def push(name: str, url: str, again: bool, as_json: bool, root: Path) -> None:
     URL is on any file system of fsspec: file:///share/packs, s3://bucket/packs (with s3fs installed). The
     command seals the collection first if necessary. At the URL, NAME then refers to this pack.
 
+    Pages, rules, baselines, tasks, traces and certificates go with the pack; a further push replaces them.
     The pack contains the recording and the login of its browser: anyone who can read the URL has both.
 
     \b
@@ -39,7 +40,9 @@ def push(name: str, url: str, again: bool, as_json: bool, root: Path) -> None:
     collection = Collection.open(root, name)
     seal_shown(collection)
     with _bar(f"push {name}") as advance:
-        pushed = PackRemote(url).push(collection.pack, name, again=again, on_progress=advance)
+        remote = PackRemote(url)
+        pushed = remote.push(collection.pack, name, again=again, on_progress=advance)
+        remote.push_extras(pushed.environment_id, collection)
     if as_json:
         print_json({"name": name, **asdict(pushed)})
         return
@@ -66,8 +69,9 @@ def push(name: str, url: str, again: bool, as_json: bool, root: Path) -> None:
 def pull(which: str, url: str, root: Path, as_json: bool, name: str | None, **store: Any) -> None:
     """Fetch a pushed pack, verify its digests, and make it a local collection.
 
-    The collection replays under the same environment id. It cannot be sealed or extended. An identifier
-    always names the same pack; a name refers to the pack that was pushed under it last.
+    The collection replays under the same environment id. Tasks, traces, certificates and baselines are those
+    that were pushed last. It cannot be sealed or extended. An identifier always names the same pack; a name
+    refers to the pack that was pushed under it last.
 
     \b
     Example:
@@ -82,10 +86,13 @@ def pull(which: str, url: str, root: Path, as_json: bool, name: str | None, **st
         packs.hold(environment_id, remote, on_progress=advance) as pack,
     ):
         collection = place(pack, root, name or which)
+    extras = remote.pull_extras(environment_id, collection.path)
     if as_json:
         print_json({"name": collection.name, "environment_id": environment_id, "path": str(collection.path)})
         return
     echo(environment_id)
+    if extras:
+        echo(f"{extras} further files (tasks, traces, certificates, baselines): {collection.path}", err=True)
     echo(f"next: stillweb replay {collection.name}", err=True)
 
 

@@ -107,6 +107,28 @@ def unpack(
         raise _malformed(error, path) from None
 
 
+def unpack_extras(path: Path, folder: Path) -> int:
+    """Restore the files that `write_extras` wrote into the folder of a collection; return their number.
+
+    Raises:
+        MalformedWacz: if it is no ZIP.
+        LimitExceeded: if a member, or all of them, unpack to too much.
+    """
+    budget = UnpackBudget(path.stat().st_size, path)
+    count = 0
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                is_pages = member.filename == "pages/pages.jsonl"
+                if name := member.filename if is_pages else extra_path(member.filename):
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    _extract(archive, member, folder / name, budget)
+                    count += 1
+    except _BROKEN as error:
+        raise _malformed(error, path) from None
+    return count
+
+
 def _malformed(error: Exception, path: Path) -> Exception:
     if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
         return error  # not the file's fault: a full disk, for example

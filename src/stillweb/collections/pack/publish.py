@@ -3,12 +3,13 @@
     URL/packs/ID/manifest.json, index.bin, entries.bin, places.bin     as sealed, except that the
     URL/packs/ID/bodies.bin                                            pack contains its bodies
     URL/packs/ID/digest            written last: without it the pack does not exist
+    URL/packs/ID/extras.zip        pages, rules, baselines, tasks, traces, certificates, as pushed last
     URL/names/NAME                 identifier of the pack that was pushed last under a name
 
-ID is the environment id, the sha256 of manifest.json, which covers all other files. The files of a pack
-depend on that pack only, so pushing it twice, or from two machines simultaneously, gives equal bytes. Each
-file appears complete, so a concurrent pull finds correct data or nothing. Each push moves its name; pull by
-identifier to get the same environment forever.
+ID is the environment id, the sha256 of manifest.json, which covers all files but the extras. The files of a
+pack depend on that pack only, so pushing it twice, or from two machines simultaneously, gives equal bytes.
+Each file appears complete, so a concurrent pull finds correct data or nothing. Each push moves its name; pull
+by identifier to get the same environment forever.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 from stillweb import clock
-from stillweb.collections.layout import check_name
+from stillweb.collections.layout import Collection, check_name
 from stillweb.collections.pack import format as form
 from stillweb.collections.pack.bodies import OWN, SegmentName, packed_header, packed_place
 from stillweb.collections.pack.reader import Pack, pack_stamp
@@ -41,6 +43,7 @@ Progress = Callable[[int, int], None]
 """Called with the bytes (for a push: entries) so far and the total."""
 
 _COPIED = (form.INDEX, form.ENTRIES, form.MANIFEST)
+EXTRAS = "extras.zip"
 FILES = (form.MANIFEST, form.INDEX, form.ENTRIES, form.PLACES, form.BODIES, form.DIGEST)
 # On these file systems a file is visible while it is written; object stores show it when it is complete.
 _SHOWS_PARTS = frozenset(
@@ -293,6 +296,40 @@ class PackRemote:
         with self._as_peer_errors("cannot be read"), self._files.open(path, "rb") as source:
             while piece := source.read(_PIECE):
                 yield piece
+
+    # Extras
+
+    def push_extras(self, environment_id: str, collection: Collection) -> None:
+        """Write pages, rules, baselines, tasks, traces and certificates beside a pack.
+
+        Raises:
+            PeerError: if the remote cannot be written.
+        """
+        from stillweb.collections.export import write_extras  # replay does not need it
+
+        with self._writing(self._at(environment_id, EXTRAS)) as out:
+            write_extras(collection, out)
+
+    def pull_extras(self, environment_id: str, folder: Path) -> int:
+        """Restore the extras of a pack into the folder of a collection; return the number of files.
+
+        No digest covers them: they are as trustworthy as the remote.
+
+        Raises:
+            PeerError: if the remote cannot be read.
+            MalformedWacz, LimitExceeded: if they are damaged, or unpack to too much.
+        """
+        from stillweb.collections.importers.wacz import unpack_extras
+
+        path = self._at(environment_id, EXTRAS)
+        if not self._exists(path):
+            return 0
+        with TemporaryDirectory(prefix=".extras-", dir=folder) as temporary:
+            packed = Path(temporary) / EXTRAS
+            with packed.open("wb") as out:
+                for piece in self._pieces(path):
+                    out.write(piece)
+            return unpack_extras(packed, folder)
 
     # Messages
 
