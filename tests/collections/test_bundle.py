@@ -20,7 +20,7 @@ from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.proof import Proved, prove
 from stillweb.collections.pack.seal import seal
-from stillweb.errors import BundleMismatch, CollectionExists, UsageError
+from stillweb.errors import BundleMismatch, CollectionExists, MalformedWacz, UsageError
 from stillweb.matching.derived.vocabulary import Vocabulary
 
 SIGNED = Path(__file__).parent / "data" / "minisign"
@@ -113,9 +113,10 @@ def test_what_is_no_bundle_is_reported(tmp_path: Path) -> None:
     (tmp_path / "text.wacz").write_text("text")
     with zipfile.ZipFile(tmp_path / "plain.wacz", "w") as archive:
         archive.writestr("datapackage.json", "{}")
-    for name in ("text.wacz", "plain.wacz"):
-        with pytest.raises(BundleMismatch, match="states no environment id"):
-            verify_bundle(tmp_path / name)
+    with pytest.raises(MalformedWacz, match="not a readable ZIP"):
+        verify_bundle(tmp_path / "text.wacz")
+    with pytest.raises(BundleMismatch, match="states no environment id"):
+        verify_bundle(tmp_path / "plain.wacz")
     with pytest.raises(UsageError, match="no such file"):
         verify_bundle(tmp_path / "absent.wacz")
     with pytest.raises(UsageError, match="is not sealed"):

@@ -17,7 +17,6 @@ import json
 import shutil
 import subprocess
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,7 +180,7 @@ def _mismatch(path: Path, damaged: list[str], found: str, stated: str) -> Bundle
 def _stated_id(path: Path) -> str:
     try:
         return str(read_bundle(path)["environment_id"])
-    except (KeyError, TypeError, zipfile.BadZipFile):
+    except (KeyError, TypeError):
         hint = "for any other archive: stillweb collections import FILE -c NAME"
         raise BundleMismatch("is no bundle: it states no environment id", path=path, hint=hint) from None
 

@@ -238,9 +238,16 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 def read_bundle(path: Path) -> Any:
-    """Return what a bundle states about itself; None for any other WACZ."""
-    with zipfile.ZipFile(path) as archive:
-        return read_package(archive).get("stillwebBundle")
+    """Return what a bundle states about itself; None for any other WACZ.
+
+    Raises:
+        MalformedWacz: if it is no ZIP, or a damaged one.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return read_package(archive).get("stillwebBundle")
+    except _BROKEN as error:
+        raise _malformed(error, path) from None
 
 
 def _digests(path: Path, archive: zipfile.ZipFile, report: Report) -> dict[str, str]:
