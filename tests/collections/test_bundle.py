@@ -149,7 +149,7 @@ OTHER_KEY = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3"
 @pytest.mark.parametrize(
     ("file", "old", "new", "key", "says"),
     [
-        ("message.txt", b"itself", b"nobody", KEY, "was changed"),
+        ("message.txt", b"itself", b"another", KEY, "was changed"),
         ("message.txt.minisig", b"shop", b"shed", KEY, "was changed"),
         ("message.txt.minisig", b"trusted comment: s", b"comment: s", KEY, "no signature of minisign"),
         ("message.txt.minisig", b"\n", b"", KEY, "no signature of minisign"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,10 +9,10 @@ from typing import Any
 import click
 
 from stillweb.cli import CommandGroup
-from stillweb.cli.console import echo, print_json, progress
+from stillweb.cli.console import echo, file_bar, print_json
 from stillweb.cli.options import EXISTING_FILE, FILE, collections_option, json_option
 from stillweb.cli.replay.shared import seal_shown
-from stillweb.collections.bundle import Bundle, Progress, install_bundle, make_bundle, verify_bundle
+from stillweb.collections.bundle import Bundle, install_bundle, make_bundle, verify_bundle
 from stillweb.collections.layout import Collection
 from stillweb.text import printable
 
@@ -86,7 +84,7 @@ def verify(file: Path, as_json: bool, **checks: str) -> None:
     Example:
       stillweb bundle verify shop.wacz --public-key publisher.pub
     """
-    with _bar() as advance:
+    with file_bar() as advance:
         found = verify_bundle(file, on_progress=advance, **checks)
     _print(found, as_json)
     if not found.signed:
@@ -110,7 +108,7 @@ def install(file: Path, name: str | None, as_json: bool, root: Path, **checks: s
       stillweb certify --verify collections/shop/certificate-exact.json
     """
     name = name or file.name.removesuffix(".wacz")
-    with _bar() as advance:
+    with file_bar() as advance:
         installed = install_bundle(file, root, name, on_progress=advance, **checks)
     _print(installed, as_json)
     if installed.tasks:
@@ -133,10 +131,3 @@ def _print(found: Bundle, as_json: bool) -> None:
     }
     for name, value in rows.items():
         echo(f"{name:<16}{printable(value)}")
-
-
-@contextmanager
-def _bar() -> Iterator[Progress]:
-    with progress() as bars:
-        task = bars.add_task("verify", total=None)
-        yield lambda _, read, total: bars.update(task, completed=min(read, total), total=total)

@@ -15,7 +15,8 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -172,6 +173,18 @@ def progress(*, rate: str = "") -> Progress:
     if rate:
         columns += [Rate(), TextColumn("left:"), TimeRemainingColumn()]
     return LineProgress(*columns, console=stderr())
+
+
+@contextmanager
+def file_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a function that shows the progress of the current file: one bar for each would be slow."""
+    with progress() as bar:
+        task = bar.add_task("", total=None)
+
+        def advance(name: str, read: int, total: int) -> None:
+            bar.update(task, description=name, completed=min(read, total), total=total)
+
+        yield advance
 
 
 def print_json(value: Any) -> None:

@@ -17,7 +17,7 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from stillweb.collections.defects import Severity
 from stillweb.collections.export import export
-from stillweb.collections.importers.importer import import_files
+from stillweb.collections.importers.importer import Progress, import_files
 from stillweb.collections.importers.wacz import EXTRA_FOLDER, read_bundle
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
@@ -41,8 +41,6 @@ _SIGNATURE_BYTES = 2 + 8 + 64
 _PREHASHED, _WHOLE = b"ED", b"Ed"
 _COMMENT = "trusted comment: "
 _LICENCES = ("LICENSE", "LICENSE.md", "LICENSE.txt")
-Progress = Callable[[str, int, int], None]
-"""Called with the file's name, the bytes read and the total."""
 
 
 @dataclass(frozen=True, slots=True)

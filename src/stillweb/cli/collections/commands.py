@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from functools import partial
@@ -17,7 +16,7 @@ import click
 from stillweb.cli import CommandGroup
 from stillweb.cli.collections.redactions import print_redactions
 from stillweb.cli.collections.rules import print_volatile
-from stillweb.cli.console import echo, print_json, print_table, progress
+from stillweb.cli.console import echo, file_bar, print_json, print_table
 from stillweb.cli.options import FILE, collections_option, json_option
 from stillweb.collections.amends import read_amends
 from stillweb.collections.check import check as check_collection
@@ -60,18 +59,6 @@ def collections() -> None:
     """
 
 
-@contextmanager
-def _file_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a function that shows the progress of the current file: one bar for each would be slow."""
-    with progress() as bar:
-        task = bar.add_task("", total=None)
-
-        def advance(name: str, read: int, total: int) -> None:
-            bar.update(task, description=name, completed=min(read, total), total=total)
-
-        yield advance
-
-
 @collections.command("import")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-c", "--collection", "name", required=True, help="Name of the collection.")
@@ -85,7 +72,7 @@ def import_(files: tuple[Path, ...], name: str, append: bool, as_json: bool, roo
     Example:
       stillweb collections import crawl.wacz extra.warc.gz -c site
     """
-    with _file_bar() as advance:
+    with file_bar() as advance:
         report = import_files(files, root, name, append=append, on_progress=advance)
     if as_json:
         print_json(asdict(report))
@@ -351,7 +338,7 @@ def check(name: str, do_repair: bool, as_json: bool, root: Path) -> None:
             repaired = repair_collection(collection)
     for line in repaired:
         echo(f"repaired {line}", err=True)
-    with _file_bar() as advance:
+    with file_bar() as advance:
         defects = check_collection(collection, advance)
     if as_json:
         print_json([asdict(defect) for defect in defects])
@@ -382,7 +369,7 @@ def seal(names: tuple[str, ...], as_json: bool, root: Path) -> None:
     for name in names:
         collection = Collection.open(root, name)
         total = collection.count_lines()
-        with _file_bar() as advance:
+        with file_bar() as advance:
             info = seal_collection(collection, on_progress=partial(_sealed, advance, name, total))
         rows.append({"name": name, **asdict(info)})
         for warning in info.warnings[:_SHOWN]:
