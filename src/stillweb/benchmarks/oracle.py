@@ -42,7 +42,7 @@ _RETRIES: tuple[Step, ...] = (  # while a fault hides a control
 _OF_STEP = ("role", "name", "nth", "other_name", "via")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OracleRun:
     """An oracle's episode.
 
@@ -58,16 +58,16 @@ class OracleRun:
     """
 
     reward: float | None = None
-    steps: tuple[tuple[Mapping[str, str], str, str], ...] = ()
-    acts: tuple[Step, ...] = ()
-    stops: tuple[int, ...] = ()
-    texts: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
+    steps: list[tuple[Mapping[str, str], str, str]] = field(default_factory=list)
+    acts: list[Step] = field(default_factory=list)
+    stops: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    flags: list[str] = field(default_factory=list)
     reasons: tuple[str, ...] = ()
     kind: str = ""
     trouble: str = ""
     start: Mapping[str, Any] = field(default_factory=dict)
-    pictures: tuple[bytes, ...] = ()
+    pictures: list[bytes] = field(default_factory=list)
 
 
 def action_of(step: Step, observation: Observation) -> dict[str, Any]:
@@ -155,57 +155,44 @@ async def run_oracle(
     Raises:
         InfraError: if browser or proxy fail.
     """
-    run = _OraclePlay(env, task, pictures, before_act)
+    run = OracleRun()
+    play = _OraclePlay(run, env, task, pictures, on_page, before_act)
     try:
-        await run.play(oracle, on_page)
+        await play.play(oracle)
     except TaskError as error:
         run.kind, run.trouble = "task", str(error)
     except LookupError as error:
         run.kind, run.trouble = "control", str(error)
-    return run.result()
+    return run
 
 
+@dataclass(slots=True)
 class _OraclePlay:
-    def __init__(
-        self,
-        env: Env,
-        task: Task,
-        pictures: bool,
-        before_act: Callable[[Observation, Mapping[str, Any]], Awaitable[None]] | None,
-    ) -> None:
-        self.env = env
-        self.before_act = before_act
-        self.task = task
-        self.wants_pictures = pictures
-        self.pictures: list[bytes] = []
-        self.steps: list[tuple[Mapping[str, str], str, str]] = []
-        self.acts: list[Step] = []
-        self.stops: list[int] = []
-        self.texts: list[str] = []
-        self.flags: list[str] = []
-        self.reasons: tuple[str, ...] = ()
-        self.start: Mapping[str, Any] = {}
-        self.reward: float | None = None
-        self.kind = self.trouble = ""
+    run: OracleRun
+    env: Env
+    task: Task
+    pictures: bool
+    on_page: Callable[[Observation], None]
+    before_act: Callable[[Observation, Mapping[str, Any]], Awaitable[None]] | None
 
-    async def play(self, oracle: Sequence[Step], on_page: Callable[[Observation], None]) -> None:
+    async def play(self, oracle: Sequence[Step]) -> None:
+        run = self.run
         observation, info = await self.env.reset(task=self.task)
-        self.start = info
+        run.start = info
         self._note(observation, info)
-        on_page(observation)
         await self._picture()
         if "perturbation" in info and self.env.task and self.env.task.origin and self._is_whole(oracle):
             oracle = self.env.task.origin.oracle  # with the names of the perturbed pages
         todo = deque((step, True) for step in oracle)
         while todo:
             step, planned = todo.popleft()
-            observation = await self._dismiss(observation, info, on_page)
+            observation = await self._dismiss(observation, info)
             named = _as_named(step, observation)
             if "via" in step and not _shows(named, observation):
                 todo.extendleft(((_without_via(step), planned), (step["via"], False)))
                 continue
             step = named
-            observation = await self._recover(step, observation, info, on_page)
+            observation = await self._recover(step, observation, info)
             if self.before_act:
                 await self.before_act(observation, info)
             if step["action"] == "terminate":
@@ -214,30 +201,23 @@ class _OraclePlay:
                 action_of(step, observation)
             )
             self._note(observation, info)
-            self.acts.append(_without_via(step))
+            run.acts.append(_without_via(step))
             if planned:
-                self.stops.append(len(self.steps) - 1)
-            on_page(observation)
+                run.stops.append(len(run.steps) - 1)
             if terminated:
-                self.reward, self.reasons = reward, tuple(info["score"]["reasons"])
+                run.reward, run.reasons = reward, tuple(info["score"]["reasons"])
                 return
             if truncated:
-                self.kind, self.trouble = "truncated", f"truncated after {info['step']} steps"
+                run.kind, run.trouble = "truncated", f"truncated after {info['step']} steps"
                 return
             if info["action"]["status"] not in ("ok", "not_recorded"):
-                self.kind, self.trouble = "action", info["action"]["error"]
+                run.kind, run.trouble = "action", info["action"]["error"]
                 return
 
     def _is_whole(self, oracle: Sequence[Step]) -> bool:
         return self.task.origin is not None and tuple(oracle) == tuple(self.task.origin.oracle)
 
-    async def _recover(
-        self,
-        step: Step,
-        observation: Observation,
-        info: Mapping[str, Any],
-        on_page: Callable[[Observation], None],
-    ) -> Observation:
+    async def _recover(self, step: Step, observation: Observation, info: Mapping[str, Any]) -> Observation:
         """Wait or reload while a fault hides what a step needs."""
         for action in (*_RETRIES, None) if "perturbation" in info else ():
             if self._can_do(step, observation) or action is None:
@@ -247,10 +227,9 @@ class _OraclePlay:
                 {"action": "reload"} if reload else action
             )
             self._note(observation, info)
-            on_page(observation)
             if terminated or truncated:
                 raise LookupError("the episode ended during a fault")
-            observation = await self._dismiss(observation, info, on_page)
+            observation = await self._dismiss(observation, info)
         return observation
 
     def _can_do(self, step: Step, observation: Observation) -> bool:
@@ -259,12 +238,10 @@ class _OraclePlay:
         if step["action"] == "terminate":
             task = self.env.task
             shows = task.origin.shows if task and task.origin else ()
-            return all(any(fold(each) in text for text in self.texts) for each in shows)
+            return all(any(fold(each) in text for text in self.run.texts) for each in shows)
         return _shows(step, observation)
 
-    async def _dismiss(
-        self, observation: Observation, info: Mapping[str, Any], on_page: Callable[[Observation], None]
-    ) -> Observation:
+    async def _dismiss(self, observation: Observation, info: Mapping[str, Any]) -> Observation:
         """Close the interruptions of a perturbed episode, the topmost first."""
         while "perturbation" in info:
             shown = [node.bid for node in observation.nodes if is_dismissal(node.role, node.name)]
@@ -272,35 +249,20 @@ class _OraclePlay:
                 break
             observation, *_, info = await self.env.step({"action": "click", "bid": shown[-1]})
             self._note(observation, info)
-            on_page(observation)
             if info["action"]["status"] != "ok":
                 raise LookupError(f"an interruption stays: {info['action']['error']}")
         return observation
 
     def _note(self, observation: Observation, info: Mapping[str, Any]) -> None:
-        self.steps.append((dict(observation.digests), observation.url, info["action"]["status"]))
-        self.texts.append(text_of(observation))
-        self.flags += info["determinism"].get("flags", ())
+        self.run.steps.append((dict(observation.digests), observation.url, info["action"]["status"]))
+        self.run.texts.append(text_of(observation))
+        self.run.flags += info["determinism"].get("flags", ())
+        self.on_page(observation)
 
     async def _picture(self) -> None:
-        if self.wants_pictures:
+        if self.pictures:
             seen = await self.env.observe("screenshot")
-            self.pictures.append(seen.screenshot or b"")
-
-    def result(self) -> OracleRun:
-        return OracleRun(
-            self.reward,
-            tuple(self.steps),
-            tuple(self.acts),
-            tuple(self.stops),
-            tuple(self.texts),
-            tuple(self.flags),
-            self.reasons,
-            self.kind,
-            self.trouble,
-            self.start,
-            tuple(self.pictures),
-        )
+            self.run.pictures.append(seen.screenshot or b"")
 
 
 def text_of(observation: Observation) -> str:

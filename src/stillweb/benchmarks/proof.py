@@ -172,7 +172,7 @@ class TaskProver:
         if task.setup:
             await self._check_own_walks(task)
         proofs |= {"walks": options.walks, "walk_steps": options.walk_steps}
-        return last.run.pictures, plan.oracle
+        return tuple(last.run.pictures), plan.oracle
 
     # --- episodes of oracles -------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class TaskProver:
         before_act = None if task.setup else note  # the page itself judges a task with a setup
         run = await run_oracle(env, task, oracle, pictures=pictures, before_act=before_act)
         if number:  # further runs are compared by steps and score only
-            return _Play(replace(run, texts=()), tuple(found[-1:]))
+            return _Play(replace(run, texts=[]), tuple(found[-1:]))
         return _Play(run, tuple(found))
 
     async def _in_env(self, play: Callable[[Env], Awaitable[T]]) -> T:
