@@ -19,7 +19,6 @@ async def poll(
     """Wait until `condition` returns True.
 
     Args:
-        condition: a function or coroutine function without arguments.
         timeout: maximum seconds.
         interval: seconds between two calls.
 

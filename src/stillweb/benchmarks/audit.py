@@ -154,7 +154,6 @@ async def audit_tasks(
         source: name of the task file, for the report.
         tasks: tasks with different ids.
         client: client of a replay server; None to check all tasks without a browser.
-        options: see `AuditOptions`.
         collections: the recordings, to look up what the tasks' scripts select.
         on_task: called after each task that was played.
 

@@ -146,10 +146,7 @@ async def run_oracle(
 
     Args:
         env: environment that observes `axtree`.
-        task: the task.
         oracle: steps; the last one is `terminate`.
-        pictures: also take screenshots.
-        on_page: called with each observation.
         before_act: awaited before each step, with the last observation and its info.
 
     Raises:

@@ -61,10 +61,7 @@ class TaskPlanner:
     """Planner of the tasks of one collection.
 
     Args:
-        site: the pages.
         parts: "train" or "test" for each page.
-        collection: name of the collection.
-        seed: seed of the choices.
         starts: start pages of each part.
     """
 
@@ -104,8 +101,6 @@ class TaskPlanner:
         """Return the task of a candidate; None if its pages are in different parts or cannot be reached.
 
         Args:
-            candidate: the candidate.
-            task_id: id of the task.
             without: start pages that are not used.
         """
         parts = {self._parts[url] for url in (*candidate.visits, *candidate.lands)}
@@ -152,7 +147,6 @@ class TaskPlanner:
         """Return another plan of a candidate whose proof failed because of its way or its page's own writes.
 
         Args:
-            plan: the plan that failed.
             failed: the proof that failed, such as "walks: reward".
             hidden: a link that the browser does not show; no later plan uses it.
         """

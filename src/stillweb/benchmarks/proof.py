@@ -112,9 +112,7 @@ class TaskProver:
     """Prover of tasks on one replay server.
 
     Args:
-        client: client of the server.
         envs: environments that observe `axtree`, one for each episode that is played at the same time.
-        options: see `ProofOptions`.
 
     Attributes:
         walk_seconds: sum of the durations of the random walks from start pages.
@@ -180,7 +178,6 @@ class TaskProver:
         """Play an oracle, once for all tasks that do the same from the same start.
 
         Args:
-            task: the task.
             oracle: its acts; the answer at the end has no effect on the episode.
             number: of the run.
         """

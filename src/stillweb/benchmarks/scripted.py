@@ -60,8 +60,6 @@ async def with_rendered(
 
     Args:
         envs: environments of the collection, one for each page that is opened at the same time.
-        collection: name of the collection.
-        site: the recorded pages.
         without: URLs of pages that are not opened.
 
     Raises:

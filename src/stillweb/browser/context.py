@@ -38,7 +38,6 @@ def client_hints(user_agent: str, version: str) -> dict[str, Any] | None:
     """Return a user agent's metadata as CDP takes it, None for browsers without client hints (not Chromium).
 
     Args:
-        user_agent: of the profile.
         version: of the browser in use, such as "156.0.8078.79", for user agents that name the major version
             only.
     """
@@ -92,12 +91,9 @@ async def open_context(
     """Open a context that sends all traffic to one proxy; the caller closes it.
 
     Args:
-        browser: from `launch`.
         proxy: URL of the proxy, without user name and password: with these Playwright intercepts every
             request
             and disables the HTTP cache.
-        profile: what sites see of the browser.
-        pinning: level, seed and start time.
         storage_state: cookies and local storage, in Playwright's format.
         script: runs in every document after the pinning and before the page's own scripts.
 

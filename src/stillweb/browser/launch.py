@@ -225,7 +225,6 @@ async def launch(
         spki: base64 SHA-256 hashes of the public keys to trust (`CertAuthority.spki_hashes`).
         replay: URL of the replay server, if it may be on another machine.
         executable: the browser; default `find_browser`.
-        headless: whether to run without a window.
         exact: for level EXACT, and for no other: the caller draws frames, which only chromium-headless-shell
             supports.
 

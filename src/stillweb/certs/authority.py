@@ -221,8 +221,6 @@ class CertAuthority:
         """Create a CA in a folder and load it.
 
         Args:
-            folder: for its files.
-            overwrite: whether to replace an existing CA.
             days: until it expires.
             name: common name of its certificate.
             hosts: names and addresses to which its certificate is constrained; empty for all.
@@ -250,7 +248,6 @@ class CertAuthority:
         """Read the CA of a folder.
 
         Args:
-            folder: with its files.
             writable: accept a folder that all users can write to.
 
         Raises:

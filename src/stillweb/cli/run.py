@@ -41,7 +41,6 @@ def client_environment(
     """Return the variables that lead HTTP clients to a proxy and make them trust its CA.
 
     Args:
-        proxy: URL of the proxy.
         ca: signs for the replayed hosts.
         folder: gets the files that some clients need; the variables name them.
         direct: hosts that clients reach without the proxy, comma-separated, as in `NO_PROXY`.

@@ -168,7 +168,6 @@ def write_baseline(
     """Write a baseline into a new folder.
 
     Args:
-        folder: of the page.
         picture: PNG.
         texts: "text", "axtree" and "dom".
         requests: in the format of `read_resources`.

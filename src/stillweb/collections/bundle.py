@@ -132,12 +132,8 @@ def install_bundle(
     """Import a bundle as a sealed collection, with everything that it states verified.
 
     Args:
-        path: the bundle.
-        root: folder of the collections.
-        name: of the new collection.
         public_key: of the publisher, in base64 or as the path of a file; "" checks no signature.
         environment_id: that it must have; "" means the one that it states.
-        on_progress: called while it is read.
 
     Raises:
         BundleMismatch: if the file differs from its signature or its digests, or seals to another environment

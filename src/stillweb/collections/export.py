@@ -89,8 +89,6 @@ def export(collection: Collection, target: Path, *, described: Mapping[str, Any]
     """Write a collection to a WACZ, or to a HAR if the name ends in `.har`; return the path.
 
     Args:
-        collection: to be exported.
-        target: the file.
         described: further members of datapackage.json.
 
     Raises:

@@ -93,7 +93,6 @@ def index_file(
     """Return the captures of a WARC file in its order, each with its request body as pywb indexes it.
 
     Args:
-        path: of the file.
         report: receives its defects; without it the first error is raised.
         seen: called with every record.
 

@@ -77,7 +77,6 @@ def unpacked_pieces(
     """Yield the content of a packed stream.
 
     Args:
-        source: of the content.
         packed: its packed size.
         path: of the file, for the error.
         what: name of the part, for the error.

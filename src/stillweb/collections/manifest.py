@@ -148,7 +148,6 @@ def with_login(manifest: Manifest, kind: str, sign: Mapping[str, Any], state: Ma
     """Return a manifest with a login state.
 
     Args:
-        manifest: of the collection.
         kind: how the state was obtained.
         sign: condition that holds when logged in; empty if none was given.
         state: Playwright's storage state, redacted.

@@ -51,7 +51,6 @@ class WalkAgent:
 
     Args:
         start: URL that it returns to from a page that is not recorded.
-        seed: seed of its choices.
     """
 
     def __init__(self, start: str, seed: int) -> None:

@@ -159,7 +159,6 @@ def causes_of(
     """Return the causes of all misses, the most frequent first.
 
     Args:
-        result: the measurement.
         avoid: controls that the recorder leaves alone; None for those of its defaults.
         recorded_at: time of the recording, as its manifest has it.
     """

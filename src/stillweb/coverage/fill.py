@@ -395,12 +395,10 @@ def choose_unused(
     """Return the next action, preferably on a control that its page template was seldom used with.
 
     Args:
-        seen: the page.
         last: the action before.
         start: page to return to where nothing can be used.
         used: how often controls were used, by page template and role, and also by name; counted up.
         avoid: controls that are left alone.
-        rng: source of choices.
     """
     usable = [
         node

@@ -194,10 +194,8 @@ async def measure_coverage(
 
     Args:
         client: of the replay server that serves it.
-        collection: its name.
         starts: URLs at which walks start; the walks of an agent take them in turn.
         hosts: hosts of which the collection holds answers.
-        options: see `CoverageOptions`.
         on_walk: called after each walk with all walks so far; no further walk starts if it returns True.
 
     Raises:

@@ -109,8 +109,6 @@ def write_report(
     """Write `index.html` into a folder and return its path.
 
     Args:
-        result: the measurement.
-        causes: its causes.
         pictures: by the number of their cause.
         folder: created if it is missing.
         until: the loop that ended with this measurement.

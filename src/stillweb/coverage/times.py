@@ -34,8 +34,6 @@ def to_repeat(
     """Return the walks that missed requests with the time of the visit, the most such requests first.
 
     Args:
-        result: a measurement.
-        recorded_at: time of the recording.
         rules: those of the collection; requests whose times they compare need no proof.
         tried: keys (`shape_key`) of requests for which a proof has failed.
     """

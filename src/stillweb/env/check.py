@@ -216,9 +216,7 @@ async def check_env(
     Args:
         subjects: tasks, for which actions are proposed, and traces.
         proxy: control URL of the replay server.
-        options: numbers of runs and sessions.
         browser: browser to share, started with the server's SPKI hashes and for the level.
-        on_run: called after each run.
 
     Raises:
         ReplayUnreachable: if no replay server answers at `proxy`.

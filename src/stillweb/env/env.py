@@ -88,7 +88,6 @@ class Env(Started):
         derived, on_write: override those of `EnvOptions.unrecorded`.
         perturb: overrides `EnvOptions.perturb`; a text such as "layout=0.5,interruptions".
         perturb_seed: overrides `EnvOptions.perturb_seed`.
-        options: see `EnvOptions`.
     """
 
     def __init__(  # noqa: PLR0913 - what callers choose most often, by name

@@ -217,7 +217,6 @@ class StillwebEnv(gymnasium.Env[dict[str, Any], Any]):
     Args:
         proxy: control URL of the replay server.
         tasks: each reset draws one of them by its seed; `options={"task": task}` overrides that.
-        options: see `GymOptions`.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - declared so by Gymnasium
@@ -267,8 +266,6 @@ class StillwebVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         proxy: control URL of the replay server.
         n: number of sessions.
         tasks: each reset draws one of them by the session's seed.
-        autoreset_mode: see Gymnasium (NEXT_STEP, SAME_STEP, DISABLED).
-        options: see `GymOptions`.
     """
 
     def __init__(

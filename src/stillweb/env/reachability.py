@@ -72,12 +72,8 @@ async def check_reachability(
     """Run actions of a map on the replay, and compare.
 
     Args:
-        client: client of the replay server.
         browser: browser started with the server's SPKI hashes.
         collection: name of a collection of the server.
-        reach: the map.
-        actions: actions of the map.
-        on_checked: called with each result.
 
     Raises:
         InfraError: if the replay fails.

@@ -247,7 +247,6 @@ class RequestFields:
     """A request, for comparison with captures.
 
     Args:
-        request: from the client.
         counts: returns False for a field that a rule declares volatile.
     """
 
@@ -366,7 +365,6 @@ def usable(
     """Return the captures in some rows that may answer a request, in recorded order.
 
     Args:
-        request: from the client.
         rows: of one key.
         index: that has the rows.
         counts: returns False for a field that a rule declares volatile.
@@ -429,7 +427,6 @@ def of_visit(
     received.
 
     Args:
-        request: from the client.
         candidates: in recorded order.
         index: that has them.
         shown: last row that the session received, by request key; without one it is the first recorded.

@@ -39,8 +39,6 @@ def key_file(root: Path, name: str, *, of_version: bool = True) -> Path:
     """Return the path of the key of a collection's placeholders. Versions of a collection share its key.
 
     Args:
-        root: of the collections.
-        name: of the collection.
         of_version: whether to recognise a folder among the versions of a collection.
     """
     if of_version and root.name == _VERSIONS and (root.parent / "archive").is_dir():

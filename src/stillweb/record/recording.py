@@ -65,7 +65,6 @@ def repair_archive(collection: Collection, before: Manifest) -> list[str]:
     """Truncate what a killed recording left incomplete and rebuild the index; return what was repaired.
 
     Args:
-        collection: collection to add to.
         before: its manifest before `begin`. A killed recording leaves state `partial` there. The state counts
             even if a replay has rebuilt the index since, because that does not touch the archive.
     """

@@ -100,7 +100,6 @@ class Engine(Started):
 
     Args:
         proxy: control URL of the replay server.
-        options: see `ServeOptions`.
     """
 
     def __init__(self, proxy: str, options: ServeOptions | None = None) -> None:

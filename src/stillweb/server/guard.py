@@ -91,7 +91,6 @@ class BodyLimit:
     So a large, slow or endless body holds no lease and no queue.
 
     Args:
-        app: the application behind it.
         limit: maximum bytes of one body.
         total: maximum bytes of all bodies in memory.
         seconds: maximum time to receive a body.
@@ -237,12 +236,7 @@ def check_request(path: str, headers: Headers, key: str | AccessKeys) -> ServerF
 
 
 class Guard:
-    """ASGI middleware that refuses requests and WebSockets by `check_request`, and identifies their key.
-
-    Args:
-        app: the application behind it.
-        keys: keys that the server accepts.
-    """
+    """ASGI middleware that refuses requests and WebSockets by `check_request`, and identifies their key."""
 
     def __init__(self, app: ASGIApp, keys: AccessKeys) -> None:
         self._app = app

@@ -70,7 +70,6 @@ async def serve_rollouts(
 
     Args:
         proxy: control URL of the replay server.
-        options: see `ServeOptions`.
         host: address to listen on; an address other than loopback requires a key.
         port: port to listen on; 0 for any.
         key: API key that clients must send, or several keys; "" for none.
@@ -110,8 +109,6 @@ async def serve_master(
     """Run a master until the block is left; yield its URL and itself.
 
     Args:
-        host: see `serve_rollouts`.
-        port: see `serve_rollouts`.
         key: keys of clients and nodes; with API keys but no node key, no node can join.
         networks: networks in CIDR notation that the addresses of nodes may be in. A node may always have the
             address from which it joins.

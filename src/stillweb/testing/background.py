@@ -68,7 +68,6 @@ class BlockingEnv:
 
     Args:
         env: the environment, for exclusive use.
-        background: runs the environment in its loop.
         seed: default of `reset`; None for the recording's seed.
     """
 

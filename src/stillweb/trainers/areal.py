@@ -63,7 +63,6 @@ class StillwebWorkflow(RolloutWorkflow):  # type: ignore[misc]
     Args:
         source: see `open_source`.
         tokenizer: tokenizer of the model, for AReaL's client.
-        options: see `WorkflowOptions`.
         client: creates the client of an engine [default: AReaL's `ArealOpenAI`].
     """
 

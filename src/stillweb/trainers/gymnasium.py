@@ -26,7 +26,6 @@ def register_tasks(
     Args:
         tasks: registered as `NAMESPACE/ID-v0`; characters that Gymnasium does not allow become "-".
         proxy: control URL of the replay server.
-        options: see `GymOptions`.
         namespace: namespace of the identifiers.
     """
     return [

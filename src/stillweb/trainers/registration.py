@@ -37,7 +37,6 @@ def register(name: str, entry_point: Callable[..., Any], **options: Any) -> Regi
     """Register an environment; its entry point and options must be picklable.
 
     Args:
-        name: identifier.
         entry_point: creates the environment.
         options: see `gymnasium.register`.
     """

@@ -40,7 +40,6 @@ class ReplayMessageEnv(MessageEnv):  # type: ignore[misc]
     Args:
         source: see `open_source`.
         row: names the episode by `task_id`, `task` or `url`.
-        options: see `ToolOptions`.
         max_turns: replies of the model.
     """
 

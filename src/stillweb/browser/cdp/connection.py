@@ -197,7 +197,6 @@ class CdpConnection:
         browser itself must answer the command, since the page of a held document may not.
 
         Args:
-            session: of the target.
             pinned: result of the command.
             resume: called with the `Fetch.requestPaused` event of what was held, and must let it proceed.
         """

@@ -294,7 +294,6 @@ class PageProbe:
 
         Args:
             call: builds the expression from the count of numbers already known; it yields the nodes beyond.
-            frame: the frame.
 
         Returns:
             The text, and the backend node ids by number.

@@ -104,10 +104,7 @@ async def walking(
     """Open a fresh context and walk in it.
 
     Args:
-        browser: from `launch`.
         proxy: a recording proxy or a session of a replay.
-        profile: of the recording.
-        pinning: of the recording.
         accept: whether dialogs are accepted.
         storage_state: initial cookies and local storage, in Playwright's format.
 

@@ -33,7 +33,6 @@ def markable(survey: Survey, *, page: bool = False) -> list[Item]:
     """Return the elements that get a mark: drawn, reachable by a click, and not inside a marked control.
 
     Args:
-        survey: of the page.
         page: include elements outside of the viewport.
     """
     found: list[Item] = []

@@ -109,7 +109,6 @@ class PageRecorder:
     """Requests and script errors of a context; make it before the first page, close it at the end.
 
     Args:
-        context: of the page.
         remembered: digests of responses that need not be fetched again.
         bodies: whether to make digests.
 

@@ -135,7 +135,6 @@ class BrowsertrixArtifacts:
 
         Args:
             pages: of a browsertrix crawl, and others.
-            baselines: folder to write to.
             taken: folder whose names are in use.
         """
         for number, page in enumerate(pages, start=1):

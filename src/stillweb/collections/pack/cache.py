@@ -62,8 +62,6 @@ class PackStore:
         """Provide the folder of a pack, fetched if necessary; the pack stays for the duration of the block.
 
         Args:
-            environment_id: of the pack.
-            remote: remote to fetch it from.
             on_progress: called with bytes, if this call fetches them.
 
         Raises:

@@ -110,7 +110,6 @@ class PackRemote:
         """Write the pack of a folder, unless it exists, and point a name to it.
 
         Args:
-            folder: of the pack.
             name: for later pulls.
             again: whether to overwrite an existing pack, for instance a damaged one.
             on_progress: called with entries.
@@ -259,7 +258,6 @@ class PackRemote:
         """Copy a pack into a folder and verify it.
 
         Args:
-            environment_id: of the pack.
             folder: with files of the final sizes, which reserve the space.
             sizes: as `sizes` returned.
             on_progress: called with bytes.

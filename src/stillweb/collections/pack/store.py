@@ -80,8 +80,6 @@ class Table:
     """The bodies of a segment.
 
     Args:
-        file: the segment.
-        size: of the segment.
         rows: its table without the header; release it before the memory it views.
         segments: reads it.
     """

@@ -135,7 +135,6 @@ def read_records(path: Path, report: Report | None = None) -> Iterator[WarcRecor
     """Yield every complete record of a WARC or ARC file, plain or gzipped.
 
     Args:
-        path: of the file.
         report: receives defects as they are found. Without it the first error is raised, after the complete
             records before it.
 

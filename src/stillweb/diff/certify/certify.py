@@ -323,12 +323,8 @@ async def certify(
     """Run traces repeatedly on a replay server, and return the certificate.
 
     Args:
-        client: client of the server.
-        collection: name of the collection on the server.
         traces: traces with distinct names.
-        options: certification options.
         browser: a browser started for the level and with the server's SPKI hashes; None starts one.
-        on_run: called with each finished run.
 
     Raises:
         UsageError: if there are no traces, or two have the same name.

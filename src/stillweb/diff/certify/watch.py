@@ -199,9 +199,7 @@ class WatchedEnv(Env):
 
     Args:
         proxy: control URL of the replay server.
-        collection: name of the collection on the server.
         client: client of the same server, to read ledgers; None if it has no ledgers.
-        store: store for observations.
         first_runs: shared by all environments that run the same traces.
         options: options of `Env`.
     """

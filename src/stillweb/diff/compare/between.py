@@ -42,7 +42,6 @@ async def diff_between(
     """Return the changes from the first collection to the second.
 
     Args:
-        first: the earlier collection.
         second: the later collection; its `diff.yaml` applies.
         options: only `gates` (None: no gates), `workers`, `work` and `limit` are used.
         names: names of both collections in the report.

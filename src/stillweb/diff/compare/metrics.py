@@ -286,8 +286,6 @@ def line_diff(recorded: str, replayed: str, *, context: int = 2, limit: int = 40
     """Return the line diff of two texts; empty if they are equal.
 
     Args:
-        recorded: the text as recorded.
-        replayed: the text as replayed.
         context: number of unchanged lines shown around a change.
         limit: maximum number of lines; a last line gives the number of omitted lines.
     """

@@ -168,9 +168,7 @@ async def diff(
     """Compare the pages of a collection with their replay.
 
     Args:
-        collection: provides pages and baselines.
         client: client of a server that serves the collection under the same name.
-        options: comparison options.
         on_page: called with each compared page, in order of completion.
 
     Raises:

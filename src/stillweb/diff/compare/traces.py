@@ -120,10 +120,6 @@ async def diff_traces(
 
     Args:
         proxy: URL of a replay server that serves the collection.
-        collection: the collection with the traces.
-        level: determinism level.
-        derived: whether derived answers are allowed.
-        on_trace: called with each compared trace.
 
     Raises:
         ReplayUnreachable, ProgramNotFound, InfraError: if no replay server or no browser is available.

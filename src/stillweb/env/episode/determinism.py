@@ -58,10 +58,7 @@ def level_of(
     """Return the level with this name; "auto" is EXACT if the browser can keep it, otherwise CLOCK.
 
     Args:
-        name: of the level.
         browser: the browser in use; otherwise the one that `launch` would start with the other arguments.
-        executable: see `launch`.
-        headless: see `launch`.
 
     Raises:
         UsageError: if there is no such level.

@@ -88,7 +88,6 @@ class Prefetcher:
 
     Args:
         options: `prefetch` is the number of starts.
-        level: level of the env.
 
     Attributes:
         counts: outcomes so far.

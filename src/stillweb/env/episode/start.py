@@ -156,7 +156,6 @@ class StartContext:
         """Open the start in a new context and session, wait until it has settled, and observe it.
 
         Args:
-            start: arguments of the reset.
             hold: called with the episode as soon as it exists; it then owns the episode and must close it.
 
         Raises:

@@ -256,9 +256,6 @@ async def take_observation(  # noqa: PLR0913 - the state of an episode, by name
 
     Args:
         pages: all pages of the context, in the order of the tabs.
-        active: the page to observe.
-        bids: bids of the context.
-        kinds: forms of observation.
         error: error of the last action.
         still: whether the page has settled, so that drawing it changes nothing.
         mask: returns the bids of those elements that are marked as `unrecorded`.
@@ -286,10 +283,7 @@ class _Observer:
     """One observation of a page: data that several forms need is taken once.
 
     Args:
-        page: the page.
-        bids: bids of its context.
         frozen: whether nothing changes, not even by drawing a picture: settled, at level EXACT.
-        mask: see `take_observation`.
     """
 
     def __init__(self, page: Page, bids: Bids, frozen: bool, mask: Mask | None = None) -> None:

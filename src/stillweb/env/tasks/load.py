@@ -238,7 +238,6 @@ def webarena_tasks(
         entries: the list in the file.
         sites: URL of each site by its placeholder, in any case, with or without `__`.
         collections: name of the collection that holds a site, by the site's name in `sites`.
-        source: file name for errors.
 
     Raises:
         TaskError: naming source and index of the first entry that is wrong.

@@ -42,7 +42,6 @@ def miniwob_tasks(
 
     Args:
         urls: pages of a collection.
-        collection: name of the collection that holds them.
         seed: seed of the problems; `reset(seed=...)` overrides it.
         limit_ms: time limit of an episode in the page's time; None keeps the page's 10 seconds.
         max_steps: steps until an episode is truncated; 0 leaves the limit to the env.

@@ -302,7 +302,6 @@ def pattern_of(
     """Return the pattern of a recorded write, as a task file has it.
 
     Args:
-        write: the recorded write.
         fields: paths of the fields to judge; by default all that are not volatile.
         any_value: paths of fields that may have any value.
 

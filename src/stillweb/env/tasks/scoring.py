@@ -86,9 +86,6 @@ async def score_end(
     """Score the episode if the agent has terminated it or its page reports its end; otherwise return None.
 
     Args:
-        episode: the episode after the action.
-        action: last action.
-        judge: answers the evaluators' questions.
         html: also store the page's HTML as evidence, for `rescore` with other evaluators.
 
     Raises:

@@ -47,7 +47,6 @@ class ConsoleLog:
     """Console messages and uncaught exceptions of the pages of a context.
 
     Args:
-        context: the context.
         exact: its console at level EXACT, which is read instead.
     """
 

@@ -62,7 +62,6 @@ class HarLog:
     """HAR of a context's requests from now on; call `finish` before its pages are closed.
 
     Args:
-        context: the browser context.
         bodies: also keep the bodies of responses.
     """
 

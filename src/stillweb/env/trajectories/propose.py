@@ -59,7 +59,6 @@ class RandomWalk:
 
     Args:
         start: URL to open when `back` does not leave an unrecorded page.
-        seed: seed of the choices.
     """
 
     def __init__(self, start: str, seed: int | str) -> None:

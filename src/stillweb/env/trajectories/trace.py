@@ -175,7 +175,6 @@ async def run_trace(env: Env, trace: Trace, *, keep: bool = False) -> TraceRun:
 
     Args:
         env: environment whose forms of observation are compared.
-        trace: start and actions.
         keep: keep observations and infos in the steps.
     """
     steps: list[TraceStep] = []

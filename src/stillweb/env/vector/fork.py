@@ -105,8 +105,6 @@ async def fork(sibling: Any, past: EpisodeHistory, n: int) -> list[Env]:
 
     Args:
         sibling: factory of an env like the original.
-        past: history of the original.
-        n: number of envs.
 
     Raises:
         UsageError: if n is less than 1.

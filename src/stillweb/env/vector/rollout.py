@@ -188,10 +188,7 @@ async def play_one(
     """Play one attempt of an episode in a session that is used by no other caller, and leave it.
 
     Args:
-        vector: the vector.
         i: number of the session.
-        agent: see `Agent`.
-        planned: the episode.
         resets: limits concurrent resets.
 
     Raises:

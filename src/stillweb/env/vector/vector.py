@@ -99,9 +99,6 @@ class VectorEnv(Started):
         proxy: control URL of the replay server (`stillweb replay` prints it).
         n: number of sessions; they are numbered from 0.
         collection: name of the collection; the default is the task's, or the only one served.
-        level: determinism level, see `Env`.
-        observe: forms of observation, see `Env`.
-        options: see `VectorOptions`.
     """
 
     def __init__(
@@ -234,9 +231,7 @@ class VectorEnv(Started):
         Use `contextlib.aclosing` if the loop may end early.
 
         Args:
-            agent: factory of the policy of one episode, see `Agent`.
             tasks: read one by one, as sessions become free.
-            options: see `RolloutOptions`.
         """
         return play(self, agent, tasks, options or RolloutOptions())
 

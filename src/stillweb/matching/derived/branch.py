@@ -186,7 +186,6 @@ class Branch:
         """Return the values of a request of this form; None if it is another request.
 
         Args:
-            request: to be recognised.
             before: values of the forms in `after`.
 
         Returns:
@@ -290,7 +289,6 @@ class ActiveBranch:
         """Return the page at a URL as it is after the write; None if the write does not concern it.
 
         Args:
-            request: to be answered.
             trail: as in `Read`.
             recorded: URL of the capture that answers the request otherwise; its volatile parts may differ.
         """

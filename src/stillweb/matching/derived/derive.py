@@ -91,7 +91,6 @@ class DerivedAnswers:
         """Return what replaces the ordinary match of a request; None if that stands.
 
         Args:
-            request: from the client.
             match: as the resolver found it.
             epoch: of the session before the request; 0 if it has repeated no recorded write.
         """

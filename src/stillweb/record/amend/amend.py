@@ -456,8 +456,6 @@ async def amend(
     Args:
         collection: collection to add to; its earlier state is stored as a version.
         misses: misses of this collection.
-        ca: CA of the recording proxy.
-        options: what to fetch and how.
         on_outcome: called after each fetch with its outcome and the number of fetches left.
 
     Raises:

@@ -273,8 +273,6 @@ class OriginPage:
     """A page in its own browser context; the bare context without a URL.
 
     Args:
-        browser: browser from `launch`.
-        setting: settings of the recording.
         url: URL of the page; "" for none.
 
     Attributes:
@@ -324,9 +322,7 @@ class OriginPage:
         """Return a request with the current tokens of its page, and the rules by which replay matches it.
 
         Args:
-            request: request as missed.
             referer: page that sent it; opened if the open page has no token.
-            rules: rules of the collection.
         """
         tokens = token_fields(request, rules)
         document = destination(request.headers) == "document"

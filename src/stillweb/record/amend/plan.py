@@ -111,8 +111,6 @@ class SealedIndex:
 
     Args:
         pack: pack of the collection; None if it is empty.
-        rules: its rules.
-        pages: its pages.
 
     Attributes:
         homes: a page of each host, the first start page if there is one.
@@ -182,8 +180,6 @@ def plan(
     """Return what to fetch, pages first, and what not, with the reason.
 
     Args:
-        misses: misses in any order.
-        known: what the collection answers.
         unsafe: send requests that may change the site.
         any_host: send requests to hosts that are not recorded.
         begun: identities that an interrupted run started: they are fetched again even if they are answered.

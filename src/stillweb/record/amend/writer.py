@@ -41,9 +41,6 @@ class NewOnlyWriter(CollectionWriter):
     """Collection writer that omits known requests.
 
     Args:
-        collection: collection to add to.
-        known: index of what it answers.
-        rules: its rules.
         wanted: identities of missed requests whose key has another capture.
         refusals: whether error responses to POST and the like are written too: they are the site's answer if
             the page itself sent the request.

@@ -388,8 +388,6 @@ class BehaviorTarget:
 
     Args:
         page, activity: of a context opened by `open_context`.
-        probe: probe of the page.
-        options: behaviors and budget.
         gather: called when the page may show new links.
         seconds: time for all behaviors.
     """

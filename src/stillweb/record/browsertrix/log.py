@@ -149,8 +149,6 @@ def judge(code: int, log: Log, container: Container, *, interrupted: bool = Fals
 
     Args:
         code: exit code of Docker, which is the crawler's except for 125 to 127; negative for a signal.
-        log: state of its log.
-        container: how it was run.
         interrupted: whether we sent a signal.
     """
     if code in (125, 126, 127):

@@ -113,9 +113,7 @@ def settings_of(
     """Return the settings for a crawl.
 
     Args:
-        name: name of the collection.
         seeds: seeds as given.
-        options: options of `record crawl`.
         container: the user's additions.
         state: state of an interrupted crawl with the same options.
 
@@ -266,7 +264,6 @@ def run_arguments(
     Args:
         label: name of the container.
         work: folder mounted as its volume; the image works as the folder's owner.
-        options: options of `record crawl`.
         container: the user's additions.
         files: result of `mounted_files`.
     """

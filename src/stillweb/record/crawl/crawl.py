@@ -113,7 +113,6 @@ class Browsers:
     """One browser, restarted after a crash; an asynchronous context manager.
 
     Args:
-        ca: CA that the browser trusts.
         executable: None to look for one.
     """
 
@@ -371,10 +370,6 @@ async def crawl(
     reached a limit continues.
 
     Args:
-        seeds: URLs to start with.
-        collection: collection to write to.
-        ca: signs certificates for the sites.
-        options: what to visit and how.
         on_event: called after each page.
         on_stage: called with a description of each step before the first page and after the last.
 

@@ -57,9 +57,7 @@ async def record_twice(
 
     Args:
         collection: collection whose crawl is complete.
-        ca: CA of the recording proxy.
         options: options of the first recording.
-        on_event: called after each page.
         keep: keep the second recording as `NAME@twice`.
 
     Raises:

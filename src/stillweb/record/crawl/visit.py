@@ -149,7 +149,6 @@ def extra_of(visited: Visited, again: str = "") -> dict[str, str]:
     """Return the additional members of a page's entry.
 
     Args:
-        visited: outcome of its visit.
         again: why an earlier crawl may have visited it.
     """
     said = {

@@ -117,10 +117,6 @@ class _StateVisit:
 class Exploration:
     """One run of an exploration.
 
-    Args:
-        context: browser, proxy and settings.
-        journal: journal to write to.
-
     Attributes:
         on_reset: called after the site was put back.
     """

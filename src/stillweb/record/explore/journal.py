@@ -83,7 +83,6 @@ class ExplorationJournal:
         known: what is recorded; extended.
         lines: file of the map.
         report: updated.
-        recording: proxy of all requests.
         on_event: called after each action.
     """
 

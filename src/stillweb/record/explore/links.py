@@ -99,8 +99,6 @@ async def open_links(
     """Open waiting URLs that are not recorded, the likeliest first.
 
     Args:
-        context: browser, proxy and settings.
-        journal: journal to write to.
         frontier: waiting URLs; they stay in the queue.
         limit: maximum number of URLs.
         is_late: returns True to stop.

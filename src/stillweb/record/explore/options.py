@@ -174,9 +174,6 @@ async def logged_in(ca: CertAuthority, options: T, pinned: tuple[Profile, Pinnin
     """Return the options with the storage state of their login.
 
     Args:
-        ca: signs certificates for the sites.
-        options: of the recording.
-        pinned: profile and pinning of the recording.
         start: page to check a storage state with, if its indicator names none.
 
     Raises:

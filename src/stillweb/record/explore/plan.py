@@ -126,12 +126,7 @@ def make_plan(
     """Return what to try in a state.
 
     Args:
-        state: the observed state.
-        scope: URLs that may be followed.
-        values: values for fields.
-        avoid: controls to leave alone.
         alike: maximum number of controls of one kind; drawn at random from all of them.
-        seed: seed of the draw.
     """
     draft = _Draft(state, scope, values, avoid)
     draft.collect()

@@ -168,11 +168,8 @@ def choose(
     """Return the next action in a state, None without a usable control.
 
     Args:
-        state: the state.
         scope: links that are followed.
-        options: values, and controls that are left alone.
         used: how often controls were used, by kind and by `Control.same`; counted up.
-        draw: source of choices.
     """
     usable = [each for each in state.controls if _is_usable(each, scope, options)]
     if not usable:

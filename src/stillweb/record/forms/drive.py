@@ -144,8 +144,6 @@ class ScriptDriver:
         """Return a recording and the documents that it requested; or why the form was not sent.
 
         Args:
-            form: to fill and send.
-            values: of its fields.
             fetcher: requests the documents after the write.
         """
         try:

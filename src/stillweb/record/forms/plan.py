@@ -109,7 +109,6 @@ def plan_forms(
 
     Args:
         pages: URL, GET forms and POST forms of each.
-        avoid: controls to leave alone.
     """
     found: dict[str, PlannedForm] = {}
     for page, gets, posts in pages:

@@ -138,10 +138,7 @@ async def record_forms(
     """Record the forms of a collection's pages, prove their answers, and seal the collection.
 
     Args:
-        collection: with the pages that have the forms.
         ca: for a login by steps.
-        scope: URLs that may be requested.
-        options: which forms.
         on_form: called with each outcome and the number of forms that are left.
 
     Raises:

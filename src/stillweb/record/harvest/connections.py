@@ -207,8 +207,6 @@ class ConnectionPool:
     """Connections by origin, opened as they are needed.
 
     Args:
-        resolver: of the addresses.
-        context: for TLS.
         most: number of idle connections that are kept.
     """
 
@@ -226,8 +224,6 @@ class ConnectionPool:
         Args:
             scheme: "http" or "https".
             host: of the URL, without brackets.
-            port: of the URL.
-            request: the whole request.
             max_body: bytes of the response body.
             repeats: whether the request may be sent again if the site closed an idle connection.
 

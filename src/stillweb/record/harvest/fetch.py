@@ -108,7 +108,6 @@ def recorded_data(
     The answer is None if it is plain text, Markdown or XML.
 
     Args:
-        collection: the recording.
         unsafe: whether requests by POST count, if they may be sent without their page.
         is_plain: returns whether a POST may be.
     """

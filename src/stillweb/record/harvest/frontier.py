@@ -70,7 +70,6 @@ class HarvestFrontier:
         """Hand the weight of a fetched page on.
 
         Args:
-            page: the page.
             urls: where it leads, with the share of each; in equal shares if none are given.
             others: what else it leads to, see `weight_of`.
         """

@@ -106,7 +106,6 @@ def parse_page(url: str, html: bytes) -> HtmlPage:
     """Return what a document refers to; nothing, with `unread` set, if it would take too long to parse.
 
     Args:
-        url: of the document.
         html: decoded body; an encoding other than UTF-8 is not honoured in query strings.
     """
     tree = parse_tree(html.decode("utf-8", "replace"))

@@ -108,7 +108,6 @@ async def send_form(visit: PageFetcher, post: PostForm, tokens: CsrfTokens) -> l
 
     Args:
         visit: a fresh visit, which keeps the cookies.
-        post: the form.
         tokens: takes the values of hidden fields.
 
     Returns:

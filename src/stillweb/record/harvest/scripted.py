@@ -523,7 +523,6 @@ class ScriptRequests:
     """Requests that scripts of recorded pages are likely to send, and that were not recorded.
 
     Args:
-        collection: to read.
         documents: recorded documents by URL.
         recorded: keys and URLs of recorded requests; what is found in recorded data is added.
         links_of: returns where a document with a URL leads.

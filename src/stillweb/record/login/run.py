@@ -442,11 +442,7 @@ async def log_in_separately(
     """Log in through a discarding proxy and return the session for a recording.
 
     Args:
-        ca: signs certificates for the sites.
-        login: steps or storage state.
-        pinning: profile and pinning of the recording.
         seed: page to check a storage state with, if its indicator names none.
-        record: how the sites are reached.
         executable: browser executable; None to look for one.
 
     Raises:

@@ -32,9 +32,6 @@ async def record_proxy(
     """Record what passes through a proxy until cancelled or until a limit.
 
     Args:
-        collection: collection to write to.
-        ca: signs certificates for the sites.
-        options: listener, upstream and redaction.
         on_start: called with the running proxy.
         until_idle: end after this many seconds without a request in flight; open streams do not count.
         time_limit: end after this many seconds.

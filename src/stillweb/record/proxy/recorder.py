@@ -85,8 +85,6 @@ class Recorder:
     """mitmproxy add-on; its public methods are mitmproxy's hooks.
 
     Args:
-        writer: writer of the collection.
-        options: limits, addresses and redaction.
         recording: state to update.
         control: answers requests to the proxy itself; None to record every request.
     """

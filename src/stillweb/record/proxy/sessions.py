@@ -33,7 +33,6 @@ class RecordingSessions:
     """All sessions, by port.
 
     Args:
-        recording: proxy whose requests they separate.
         proxyserver: mitmproxy's add-on that listens.
     """
 

@@ -80,7 +80,6 @@ class SessionLedger:
         """Return `LedgerEntry.asked` of a request, and count its body.
 
         Args:
-            request: to describe.
             redact: replaces recorded secrets by their placeholders.
 
         Returns:

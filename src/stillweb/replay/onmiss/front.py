@@ -125,7 +125,6 @@ class PywbMisses:
     """pywb as the back-end of a front.
 
     Args:
-        pywb: the running server.
         ca: whose certificates it presents.
         timeout: seconds until it must begin a response, and that it may pause within one.
     """

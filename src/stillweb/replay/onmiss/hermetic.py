@@ -67,8 +67,6 @@ class Hermetic:
 
         Args:
             collections: sealed; the first is that of the default session.
-            ca: signs for it.
-            options: how it serves.
 
         Raises:
             StillwebError: the error that it reports.

@@ -226,8 +226,6 @@ async def serve_pywb(
 
     Args:
         collections: the first is that of the default session; several roots are allowed.
-        ca: signs for pywb.
-        options: addresses and matching.
 
     Raises:
         UsageError: if no collection is given.

@@ -132,7 +132,6 @@ def environment(
     """Return the environment variables of the process.
 
     Args:
-        folder: its working folder.
         config: the file that `write_setup` wrote there.
         ca: has the leaf key.
         inherited: this process's environment; settings of Python and of proxies are dropped.
@@ -189,8 +188,6 @@ class PywbProcess:
 
         Args:
             program: `wayback`, as an absolute path.
-            setup: what it serves.
-            ca: signs for it.
             address: host and port to listen on; 0 for any port.
             timeout: seconds until it must answer.
 

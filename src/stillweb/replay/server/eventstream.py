@@ -68,10 +68,7 @@ def answer(
     """Return match and response of a request that was resolved to an event stream.
 
     Args:
-        request: as received.
         match: as resolved.
-        entry: of the match.
-        pack: holds the recordings with timing.
         state: counts them, and has the session's mutations.
         policy: has the pace.
     """

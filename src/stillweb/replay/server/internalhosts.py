@@ -40,7 +40,6 @@ class AboutPage:
 
     Args:
         registries: served packs by collection; the first is the default.
-        ca: the authority that signs for replayed hosts.
     """
 
     def __init__(self, registries: Mapping[str, PackRegistry], ca: CertAuthority) -> None:

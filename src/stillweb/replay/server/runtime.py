@@ -37,8 +37,6 @@ def configure_logging(
     """Send all logs of this process to stderr in one format; return the handler.
 
     Args:
-        form: text or json.
-        level: minimum level: debug, info, warning, error.
         worker: number of this worker; None in other processes.
         stream: replaces stderr.
     """

@@ -469,8 +469,6 @@ async def serve_control(
     """Serve the control API alone, for a back-end that carries its traffic elsewhere; yield its URL.
 
     Args:
-        backend: answers.
-        host: address to listen on.
         port: 0 for any.
         advice: body of the response to proxy traffic that arrives here.
     """

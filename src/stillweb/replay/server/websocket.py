@@ -148,7 +148,6 @@ class SocketScript:
     """An accepted connection, as a `Script`.
 
     Args:
-        frames: the recording.
         same: returns whether a frame of the page is a recorded one.
         missed: takes number, frame and reason of a frame that was not recorded.
         deflate: the compression that was negotiated.

@@ -404,7 +404,6 @@ async def serve_cluster(
         collections: the first is that of the default session.
         ca: stored in a folder; each worker opens it.
         options: as for one server; the ports are shared among the workers.
-        workers: their number.
         log: format and level of the workers' logs.
 
     Raises:

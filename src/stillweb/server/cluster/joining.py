@@ -27,7 +27,6 @@ async def joined(engine: Engine, master: str, url: str, key: str = "") -> AsyncI
 
     Args:
         engine: engine of this server; `options.node` is the name of the node.
-        master: URL of the master.
         url: URL under which the master reaches this server.
         key: node key; "" for a master without keys.
 

@@ -64,7 +64,6 @@ class Master:
     """Forwards requests to nodes.
 
     Args:
-        keys: keys of clients and nodes.
         networks: networks that the addresses of nodes may be in, see `resolve_node_url`.
     """
 

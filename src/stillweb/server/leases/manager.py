@@ -28,7 +28,6 @@ class LeaseManager:
     """The leases of a server.
 
     Args:
-        options: see `ServeOptions`.
         leave: leaves a session, whatever runs in it.
         releases: queue of the calls of `leave`.
         counters: counts granted and ended leases.

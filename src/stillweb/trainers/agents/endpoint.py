@@ -109,7 +109,6 @@ class Conversation:
 
     Args:
         goal: goal of the task, or `info["goal"]` of the reset.
-        options: see `ConversationOptions`.
     """
 
     goal: str

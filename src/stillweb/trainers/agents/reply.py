@@ -70,8 +70,6 @@ def read_reply(text: str | None, calls: Sequence[ToolCall] = (), *, tool: str = 
     """Read a reply: the first of several tool calls, the last of several actions in a text.
 
     Args:
-        text: text of the message.
-        calls: tool calls in order.
         tool: name of the browser tool; any other tool name counts as the name of an action.
     """
     spoken = without_thinking(text or "")

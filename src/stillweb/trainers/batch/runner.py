@@ -53,7 +53,6 @@ def select_tasks(tasks: Iterable[Task], ids: Sequence[str] = (), sites: Sequence
     """Return the selected tasks in the order of their file.
 
     Args:
-        tasks: all tasks.
         ids: each an id (`online.85`), a pattern (`online.*`), or a number or range (`7`, `7-12`) of ids or of
             the part after their last point.
         sites: each the name of a collection, or the host of a start page.
@@ -239,8 +238,6 @@ async def rollout(
         proxy: control URL of the replay server.
         agent: creates the policies; if it has a coroutine function `aclose`, that is called at the end.
         tasks: tasks with unique ids.
-        folder: folder of the batch.
-        options: see `BatchOptions`.
         on_change: called with the progress when an episode starts, steps or ends.
 
     Raises:

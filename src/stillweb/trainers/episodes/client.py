@@ -62,8 +62,6 @@ class RolloutClient(AbstractAsyncContextManager["RolloutClient"]):
     """A client of one rollout server, for one event loop.
 
     Args:
-        url: address of the server.
-        api_key: API key of the server.
         retry_seconds: time during which a request that fails in transit is repeated.
         picture_bytes: size of the pictures that the client keeps.
     """

@@ -86,9 +86,7 @@ def judge(
     """Decide what becomes of an episode.
 
     Args:
-        outcome: outcome of the episode.
         reward: reward of the episode, if and only if the outcome is `ok`.
-        failures: treatment of failures.
         attempt: number of this attempt, from 1.
         error: message of the failure.
 

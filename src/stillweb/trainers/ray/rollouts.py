@@ -414,7 +414,6 @@ class RayRollouts:
         packs: identifier or name of a pack, by the name of its collection.
         remote: URL of the pushed packs.
         proxy: control URL of a replay server that all machines reach, instead of packs.
-        options: see `RayOptions`.
 
     Raises:
         UsageError: unless there is exactly one of packs and proxy, or if a number or name is invalid.

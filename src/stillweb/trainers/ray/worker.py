@@ -151,8 +151,6 @@ class EnvWorker:
         """Play one attempt of an episode; return its result and, with `OBJECTS`, its files.
 
         Args:
-            reference: agent of the rollout.
-            planned: the episode.
             again: whether an earlier attempt failed.
         """
         i = await self._free.get()
