@@ -128,6 +128,8 @@ def test_an_unknown_agent_is_refused_with_the_names_of_the_others():
         ("https://a.test/item/17/buy", "https://a.test/item/{}/buy"),
         ("https://a.test/find?q=tea&page=2", "https://a.test/find?page={}&q={}"),
         ("https://a.test/", "https://a.test/"),
+        ("https://a.test/#/items/17/edit?tab=2", "https://a.test/#/items/{}/edit?tab={}"),
+        ("https://a.test/#place", "https://a.test/"),
     ],
 )
 def test_templates_leave_out_what_varies(url, template):

@@ -13,7 +13,7 @@ from small_site import ORIGIN
 
 from stillweb.env.tasks.evaluators import EvalKind, Evaluation
 from stillweb.env.tasks.task import Task
-from stillweb.env.vector.pool import PoolOptions
+from stillweb.env.vector.pool import BrowserPool, PoolOptions
 from stillweb.env.vector.rollout import Outcome, RolloutOptions
 from stillweb.env.vector.vector import VectorEnv, VectorOptions
 from stillweb.errors import EnvClosed, ForkDiverged, InfraError, ReplayUnreachable, ResetNeeded, UsageError
@@ -43,6 +43,19 @@ async def vector(module_vector):
     yield module_vector
     for i in range(len(module_vector)):
         await module_vector.leave(i)
+
+
+async def test_vectors_in_turn_share_a_browser_that_its_owner_ends(replay, ca):
+    async with BrowserPool(ca.spki_hashes()) as browsers:
+        shown = []
+        for _ in range(2):
+            options = VectorOptions(browsers=browsers)
+            async with VectorEnv(replay.url, 1, level="clock", options=options) as vector:
+                await vector.reset(0, url=HOME)
+                shown += [each["pid"] for each in vector.browsers()]
+        assert len(set(shown)) == 1
+        assert [each["state"] for each in browsers.browsers()] == ["serving"]
+    assert not browsers.browsers()
 
 
 def entering(texts):

@@ -9,6 +9,7 @@ import re
 import threading
 from base64 import b64encode
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote_plus
@@ -159,6 +160,37 @@ def test_a_form_has_the_fields_and_targets_that_a_browser_gives_it():
     assert save.action == "https://a.test/save"
     assert PostForm("https://a.test/", save, save.fields[-1]).pairs(save) == [*fields, ("keep", "2")]
     assert not list(PostForms().of("https://a.test/", found))  # a browser sends it once an option is chosen
+
+
+def test_a_form_between_table_rows_owns_the_fields_behind_it():
+    html = """<table><tr><th>Name</th></tr><form method=post><input type=hidden name=csrf_token value=A>
+    <tr><td><button formaction=/mute/1>Mute</button></td></tr>
+    <tr><td><button formaction=/mute/2>Mute</button><button form=other>No</button></td></tr></form></table>
+    <table><tr><td><button formaction=/elsewhere>No</button></td></tr></table>"""
+    posts = list(PostForms().of("https://a.test/", page(html)))
+    assert [(post.form.action, post.pairs(post.form)) for post in posts] == [
+        ("https://a.test/mute/1", [("csrf_token", "A")]),
+        ("https://a.test/mute/2", [("csrf_token", "A")]),
+    ]
+
+
+def test_a_link_with_another_method_is_a_form():
+    link = '<a href=/unlink/1 data-method="POST">Unlink</a><a href=/x data-method=get>X</a>'
+    found = page(f"<form method=post action=/a><input type=hidden name=csrf_token value=A></form>{link}")
+    assert [each.url for each in found.links] == ["https://a.test/x"]
+    post = found.posts[1]
+    assert (post.action, PostForm("", post, None).pairs(post)) == (
+        "https://a.test/unlink/1",
+        [("csrf_token", "A")],
+    )
+    metas = "<meta name=csrf-param content=authenticity_token><meta name=csrf-token content=B>"
+    (post,) = page(f"{metas}<a href=/things/1 data-method=delete>Delete</a>").posts
+    assert PostForm("", post, None).pairs(post) == [("_method", "delete"), ("authenticity_token", "B")]
+    (sent,) = PostForms().of(
+        "https://a.test/", page(f"{metas}<a href=/things/1 data-method=delete>Remove</a>")
+    )
+    assert AvoidRules.of().forbids(sent.label)
+    assert not page("<a href=/things/1 data-method=delete>Delete</a>").posts  # nothing says what is sent
 
 
 def test_a_form_with_a_required_choice_is_sent_with_one():
@@ -837,6 +869,37 @@ async def test_entries_of_lists_come_before_urls_that_json_names(tmp_path: Path,
     await harvest(collection, ca, SCOPE, limits)
     found = {each.url.removeprefix(HOME) for each in collection.captures() if each.url not in before}
     assert found == {f"{kind}/{each}" for each in RUNS[1:3] for kind in ("api/runs", "log")}
+
+
+async def test_missed_writes_of_scripts_are_sent_last_except_deletions(tmp_path: Path, ca, site) -> None:
+    site.page("/", "<a href='/a'>a</a>")
+    site.page("/a", "<p>a</p>")
+    site.answers["/api/star"] = replace(site.reply("{}"), type="application/json")
+    site.answers["/api/mute"] = replace(site.reply("{}"), type="application/json", status=403)
+    collection = with_start(tmp_path, site)
+    fields = (("content-type", "application/json"), ("sec-fetch-dest", "empty"))
+    seen = Sighting("s", 1, HOME, HOME)
+
+    def missed(method: str, path: str, content: Any) -> Missed:
+        body = json.dumps(content).encode()
+        sent = {"fields": fields, "body": b64encode(body).decode(), "body_size": len(body)}
+        digest = f"sha256:{sha256(body).hexdigest()}"
+        return Missed("", "", method, HOME + path, seen, seen, **sent, body_digest=digest, resource="empty")
+
+    misses = (
+        missed("PUT", "api/star", {"item": 3}),
+        missed("POST", "api/star", {"csrf_token": "c0ffee"}),  # its page is needed
+        missed("POST", "api/mute", {"item": 3}),  # refused: amend sends it from its page
+        missed("DELETE", "api/star", {"item": 3}),
+    )
+    for writes in (False, True):
+        options = HarvestOptions(misses=misses, writes=writes, forms=9, record=site.options)
+        await harvest(collection, ca, SCOPE, options)
+    asked = [(each.method, each.path) for each in site.asked if each.path != "/"]
+    assert asked == [("GET", "/a"), ("PUT", "/api/star"), ("POST", "/api/mute")]
+    recorded = [(each.method, each.url) for each in collection.captures()]
+    assert recorded[-1] == ("PUT", f"{HOME}api/star")
+    assert ("POST", f"{HOME}api/mute") not in recorded
 
 
 async def test_robots_txt_is_obeyed_if_that_is_wanted(tmp_path: Path, ca, site) -> None:

@@ -29,10 +29,10 @@ from stillweb.collections.manifest import (
 )
 from stillweb.collections.redactions import sum_of
 from stillweb.collections.warc.cdxj import read_cdxj
-from stillweb.collections.warc.exchanges import Originals, read_exchange
+from stillweb.collections.warc.exchanges import Originals, read_exchange, read_request
 from stillweb.collections.warc.records import clean_uri, iso_date, timestamp_of
 from stillweb.errors import CollectionError, CollectionExists, CollectionNotFound, UsageError
-from stillweb.model import Capture, Exchange, Page
+from stillweb.model import Capture, Exchange, Page, Request
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _PAGE_FIELDS = {"id", "url", "ts", "title", "seed", "depth", "status", "baseline"}
@@ -187,6 +187,14 @@ class Collection:
         if capture.mime == "warc/revisit":
             self._read_originals()
         return read_exchange(self.archive, capture, self._originals)
+
+    def read_request(self, capture: Capture) -> Request:
+        """Read a capture's request; its answer, which may be long, is left unread if the method is GET.
+
+        Raises:
+            MissingRecord, MalformedWarc: as `read_capture`.
+        """
+        return read_request(self.archive, capture)
 
     def _read_originals(self) -> None:
         """Read the originals of revisits again when the index has changed: a recorder may be running."""

@@ -17,7 +17,7 @@ from stillweb.model import MUTATIONS, Request
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.redaction.find import sends_password
-from stillweb.urls import from_timestamp
+from stillweb.urls import from_timestamp, page_address
 
 if TYPE_CHECKING:
     from stillweb.coverage.measure import CoverageResult, StepRecord
@@ -131,12 +131,18 @@ def _is_sent_to(form: FormOutcome, targets: set[str]) -> bool:
 
 
 def url_template(url: str) -> str:
-    """Return a URL with segments and query values that vary replaced by {}."""
+    """Return a URL with segments and query values that vary replaced by {}; a hash route is a part of it."""
+    route = page_address(url).partition("#")[2]
+    return _template(url) + (f"#{_template(route)}" if route else "")
+
+
+def _template(url: str) -> str:
     split = urlsplit(url)
     path = "/".join("{}" if _VARIABLE.search(part) else part for part in split.path.split("/"))
     names = [name for name, _ in parse_qsl(split.query, keep_blank_values=True)]
     query = "&".join(f"{name}={{}}" for name in dict.fromkeys(sorted(names)))
-    return f"{split.scheme}://{split.netloc}{path}" + (f"?{query}" if query else "")
+    origin = f"{split.scheme}://{split.netloc}" if split.netloc else ""
+    return f"{origin}{path}" + (f"?{query}" if query else "")
 
 
 def is_left_alone(step: StepRecord, avoid: AvoidRules) -> bool:

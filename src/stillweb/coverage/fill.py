@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from stillweb import clock
@@ -28,6 +29,7 @@ from stillweb.collections.misses import Missed, Sighting
 from stillweb.collections.pack.reader import Pack
 from stillweb.coverage.causes import url_template
 from stillweb.env import EnvOptions, Observation, VectorEnv, VectorOptions
+from stillweb.env.vector.pool import BrowserPool
 from stillweb.errors import InfraError, TaskError, UpstreamUnreachable
 from stillweb.model import BUSY, Exchange, Headers, Request, destination, header
 from stillweb.record.amend.plan import SealedIndex, identity
@@ -49,6 +51,7 @@ from stillweb.replay.onmiss.loopback import Head
 from stillweb.urls import host_of, wire_url
 
 _STEPS = 30  # of one walk
+_SLOW, _WALKS = 3.0, 5  # seconds of a start after which a context is used for several walks, and how many
 _DRY = 200  # requesting steps over which the share of new answers is taken
 _ENTER = 0.5  # share of filled fields that Enter is pressed in
 _BACK = 0.05  # share of steps that go back
@@ -73,6 +76,7 @@ class FillOptions:
         level: determinism level, that of the measurements.
         avoid: controls and links that are left alone.
         login: None to ask the site without a login.
+        browsers: pool to walk on; None to start one.
     """
 
     seconds: float
@@ -83,6 +87,7 @@ class FillOptions:
     level: str = "clock"
     avoid: AvoidRules = field(default_factory=AvoidRules.of)
     login: Login | None = None
+    browsers: BrowserPool | None = None
     record: RecordOptions = field(default_factory=RecordOptions)
 
 
@@ -337,18 +342,19 @@ class _FillingWalks:
             collection=self._collection.name,
             level=self._options.level,
             observe=("axtree",),
-            options=VectorOptions(env=EnvOptions(max_steps=_STEPS + 1, off_path="follow")),
+            options=VectorOptions(
+                env=EnvOptions(max_steps=_WALKS * (_STEPS + 1), off_path="follow"),
+                browsers=self._options.browsers,
+            ),
         )
         async with vector, asyncio.TaskGroup() as group:
 
             async def work(session: int) -> None:
-                for number in walks:
-                    if self.is_over:
-                        return
+                while not self.is_over:
                     try:
-                        await self._walk(vector, session, number)
+                        await self._visit(vector, session, walks)
                     except (InfraError, TaskError) as error:
-                        self.report.failed[f"walk {number}"] = str(error)
+                        self.report.failed[f"a walk of session {session}"] = str(error)
 
             for session in range(jobs):
                 group.create_task(work(session))
@@ -357,10 +363,27 @@ class _FillingWalks:
             each for each in gather_misses(self._lines) if host_of(each.url) in self._site.hosts
         ]
 
-    async def _walk(self, vector: VectorEnv, session: int, number: int) -> None:
-        rng = clock.seeded("fill", self._options.seed, number)
-        start = self._starts[number % len(self._starts)]
-        seen, info = await vector.reset(session, url=start)
+    async def _visit(self, vector: VectorEnv, session: int, walks: Iterator[int]) -> None:
+        """Take a walk in a fresh context; several if the start page takes long, as large applications do."""
+        number, began = next(walks), clock.monotonic()
+        seen, info = await vector.reset(session, url=self._start(number))
+        is_slow = clock.monotonic() - began > _SLOW
+        more = await self._walk(vector, session, number, seen)
+        for number in islice(walks, _WALKS - 1 if is_slow else 0):
+            if not more or self.is_over:
+                break
+            seen = (await vector.step(session, {"action": "goto", "url": self._start(number)}))[0]
+            more = await self._walk(vector, session, number, seen)
+        ledger = await self._client.ledger(info["session"], closed=True)
+        name = self._collection.name
+        self._lines += [LedgerLine(info["session"], name, "", each) for each in ledger.entries]
+
+    def _start(self, number: int) -> str:
+        return self._starts[number % len(self._starts)]
+
+    async def _walk(self, vector: VectorEnv, session: int, number: int, seen: Observation) -> bool:
+        """Take the steps of one walk; return whether its episode continues."""
+        rng, start = clock.seeded("fill", self._options.seed, number), self._start(number)
         action: Mapping[str, Any] = {}
         for _ in range(_STEPS):
             if self.is_over:
@@ -378,10 +401,8 @@ class _FillingWalks:
                 self._recent.append(new)
             self._on_step(self.report)
             if terminated or truncated:
-                break
-        ledger = await self._client.ledger(info["session"], closed=True)
-        name = self._collection.name
-        self._lines += [LedgerLine(info["session"], name, "", each) for each in ledger.entries]
+                return False
+        return True
 
 
 def choose_unused(

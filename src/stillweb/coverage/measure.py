@@ -21,6 +21,7 @@ from stillweb.collections.misses import Missed
 from stillweb.coverage.agents import AGENTS, WalkPolicies
 from stillweb.diff.certify.rates import FailureRate, rate
 from stillweb.env import Action, EnvOptions, Observation, Task, VectorEnv, VectorOptions, parse
+from stillweb.env.vector.pool import BrowserPool
 from stillweb.errors import AgentError, InfraError, TaskError
 from stillweb.matching.resolver import UnrecordedAnswers
 from stillweb.options import Option, parse_list, parse_pairs
@@ -39,6 +40,7 @@ class CoverageOptions:
     Attributes:
         first_seed: seed of each agent's first walk; the others follow it.
         start: initial time of the page's clock; None for that of the recording.
+        browsers: pool to walk on; None to start one.
     """
 
     agents: Annotated[
@@ -75,6 +77,7 @@ class CoverageOptions:
     ] = False
     level: str = "clock"
     start: datetime | None = None
+    browsers: BrowserPool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +248,7 @@ async def _measure(
         collection=collection,
         level=options.level,
         observe=("axtree",),
-        options=walk_options(options.steps, derived=options.derived),
+        options=replace(walk_options(options.steps, derived=options.derived), browsers=options.browsers),
     )
     waiting = iter(planned)
 

@@ -4,10 +4,10 @@ Each round records in passes and then measures. First, walks that missed request
 repeated at another time, which proves rules for these (`times`). In a pass the harvest fetches linked pages,
 GET forms with the site's words and, if allowed, POST forms by plain HTTP. Filling walks (`fill`) then act on
 the replay and fetch what it lacks; their share of steps that needed the site says when a measurement is worth
-its time.
-Where they missed writes, walks on the live site and amend record these. At the end of a round, forms that
-agents sent with own text are recorded with several texts (`record forms`), for a replay with --derived.
-Explore is the last resort.
+its time. A second, short harvest requests the same for other entries of lists, and sends the writes that
+they missed. Walks on the live site and amend record those that need their page. At the end of a round, forms
+that agents sent with own text are recorded with several texts (`record forms`), for a replay with --derived.
+Explore is the last resort. All measurements and filling walks share a browser.
 
 The loop ends when a measurement's rate is at most the target; its seeds were used by no earlier
 measurement. It also ends when the time is over, or when a round adds nothing. If templates of forms were
@@ -20,8 +20,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any
 
+from stillweb.browser.profile import Level
 from stillweb.certs import CertAuthority
 from stillweb.clock import monotonic
 from stillweb.collections.branches import FormOutcome, read_forms
@@ -32,6 +34,8 @@ from stillweb.coverage.causes import MissCause, Obstacles, causes_of, closable_r
 from stillweb.coverage.fill import FillOptions, FillReport, fill
 from stillweb.coverage.measure import CoverageOptions, CoverageResult, OnWalk, measure_coverage
 from stillweb.coverage.times import TimedPages, prove_opened, prove_times, timed_pages, to_repeat
+from stillweb.env.episode.determinism import level_of, probe_level
+from stillweb.env.vector.pool import BrowserPool, PoolOptions
 from stillweb.matching.parts import shape_key
 from stillweb.model import MUTATIONS
 from stillweb.options import Option, parse_duration, parse_share
@@ -54,6 +58,7 @@ _SEEDS_APART = 10_000  # between the seeds of two measurements
 _ERRANDS = 150  # misses that one round amends, the most frequent first
 _HARVEST_LEAST, _HARVEST_MOST = 0.25, 0.6  # shares of a pass
 _AMEND_LEFT = 0.4  # share of what is left of a pass after the harvest
+_FOLLOW = 0.4  # share of what is left of a pass after the filling walks, for the harvest of what they found
 _WALKS = 0.5  # share of what is left of a pass after that
 _EXPLORE = 0.5  # share of the time left
 _PASS_LEAST = 150.0  # seconds; a shorter pass spends its time on seals and browsers that start
@@ -183,8 +188,13 @@ async def record_until(
         ReplayError, InfraError: if the replay or the browser fails.
         AgentError: if no walk of an agent took a step.
     """
-    loop = _Loop(collection, ca, scope, starts, options, on_progress)
-    return await loop.run()
+    level = level_of(options.measure.level)
+    pool = PoolOptions(exact=level is Level.EXACT)
+    prepare = partial(probe_level, level=level)
+    async with BrowserPool(ca.spki_hashes(), pool, prepare=prepare) as browsers:
+        (await browsers.lease()).release()
+        options = replace(options, measure=replace(options.measure, browsers=browsers))
+        return await _Loop(collection, ca, scope, starts, options, on_progress).run()
 
 
 def no_time(limit: float, left: float) -> str:
@@ -222,6 +232,7 @@ class _Loop:
         self._words: Counter[str] = Counter()
         self._tried_times: set[bytes] = set()
         self._opened_later = False
+        self._written: set[tuple[str, str, str]] = set()
 
     @property
     def _left(self) -> float:
@@ -273,7 +284,8 @@ class _Loop:
         walks = len(self._options.measure.agents) * self._options.measure.seeds
         whole = self._options.seconds
         last = max(_MEASURE_LEAST * whole, min(_MEASURE_MOST * whole, self._walk_seconds * walks))
-        forms = (_FORMS_SHARE + _DERIVED_SHARE) * whole if self._records_forms else 0.0
+        is_worth = self._records_forms and _FORMS_SHARE * whole > self._least
+        forms = (_FORMS_SHARE + _DERIVED_SHARE) * whole if is_worth else 0.0
         return self._left - last - forms - self._start_seconds
 
     @property
@@ -294,6 +306,8 @@ class _Loop:
             added = Counter(harvest=await self._harvest([*misses, *searches], walked, _within(linked)))
             found = await self._fill(_AMEND_LEFT) if self._pass_left > self._least else FillReport()
             added["fill"] = found.exchanges
+            if found.exchanges or found.misses:
+                added["harvest"] += await self._follow([*misses, *found.misses])
             is_walked = not self._options.read_only and any(map(needs_walks, found.misses))
             if is_walked and _WALKS * self._pass_left > self._least:
                 added["walks"] = await self._walk()
@@ -388,7 +402,16 @@ class _Loop:
         half = max(least, self._to_record / 2)
         return half if self._to_record - half > least / 2 else self._to_record
 
-    async def _harvest(self, misses: list[Missed], walked: int, share: float) -> int:
+    async def _follow(self, misses: list[Missed]) -> int:
+        """Harvest what filling walks lead to: the same for other entries; send writes that need no page."""
+        if self._pass_left < self._least / 2:
+            return 0
+        fresh = {(each.method, each.url, each.body_digest): each for each in misses}
+        writes = [each for key, each in fresh.items() if key not in self._written]
+        self._written |= fresh.keys()
+        return await self._harvest(writes, 0, _FOLLOW, writes=not self._options.read_only)
+
+    async def _harvest(self, misses: list[Missed], walked: int, share: float, *, writes: bool = False) -> int:
         base = self._options.harvest
         forms = 0 if self._options.read_only else base.forms or 1_000
         options = replace(
@@ -399,6 +422,7 @@ class _Loop:
             misses=tuple(misses),
             walked=walked,
             shown=self._words,
+            writes=writes,
         )
 
         self._say(f"harvest: {len(misses)} misses, links")
@@ -423,6 +447,7 @@ class _Loop:
             level=self._options.measure.level,
             avoid=given.avoid,
             login=given.login,
+            browsers=self._options.measure.browsers,
             record=given.record,
         )
 

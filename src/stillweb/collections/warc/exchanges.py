@@ -103,6 +103,15 @@ def read_exchange(archive: Path, capture: Capture, originals: Originals | None) 
     )
 
 
+def read_request(archive: Path, capture: Capture) -> Request:
+    """Read the request of a capture."""
+    if capture.method == "GET" and capture.request_length:
+        stored = _read(archive, capture, capture.request_offset, capture.request_length)
+        if request := parse_request(stored.block, capture.url):
+            return request
+    return _request(archive, capture, _answer(archive, capture))
+
+
 def _read(archive: Path, capture: Capture, offset: int, length: int) -> WarcRecord:
     path = archive / capture.source
     if path.parent != archive or "\0" in capture.source:

@@ -50,11 +50,13 @@ class VectorOptions:
         at_once: concurrent resets and steps; others wait in order of arrival. 0 is twice the number of cores,
             at least 4. A higher number makes each call slower, until limits in real seconds expire that have
             nothing to do with the page. A quarter as many starts are prefetched (`EnvOptions.prefetch`).
+        browsers: pool of several vectors in turn, which its owner closes; None for a pool of its own.
     """
 
     pool: PoolOptions = field(default_factory=PoolOptions)
     env: EnvOptions = field(default_factory=EnvOptions)
     at_once: int = 0
+    browsers: BrowserPool | None = None
 
 
 class _Slot:
@@ -254,7 +256,7 @@ class VectorEnv(Started):
                 await slot.leave()
 
         await asyncio.gather(*(leave(slot) for slot in self._slots))
-        if self._pool:
+        if self._pool and self._pool is not self._options.browsers:
             await self._pool.close()
 
     # --- for the sessions --------------------------------------------------------------------------
@@ -269,6 +271,9 @@ class VectorEnv(Started):
                 if self._is_best and is_live(info):
                     self._level = Level.CLOCK
                 chosen = self._options
+                if chosen.browsers is not None:
+                    self._pool = chosen.browsers
+                    return await self._pool.lease()
                 pool = replace(
                     chosen.pool,
                     executable=chosen.env.executable or chosen.pool.executable,

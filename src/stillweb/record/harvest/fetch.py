@@ -8,6 +8,7 @@ a first visit shows, as in a crawl. Cookies that a page sets are dropped.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,7 @@ WITHOUT_PAGE = (400, 401, 403, 419, 422)
 
 _ATTEMPTS = 3
 _STRANGERS = (401, 403, 419)
+_OF_ONE_TYPE = 20  # requests of one media type that are read for their fields
 _DATA = 2_000  # answers of scripts that are read for the entries of lists
 _WAIT = 60.0  # longest Retry-After that is waited for, in seconds
 _NOT_SENT = HOP_BY_HOP | {
@@ -64,10 +66,14 @@ def recorded_fields(collection: Collection) -> dict[str, Headers]:
     request (cookies, referer) are left out.
     """
     found: dict[str, Headers] = {}
+    read: Counter[str] = Counter()
     for capture in collection.captures():
         if capture.method != "GET" or capture.request_offset < 0 or len(found) > 8:
             continue
-        request = collection.read_capture(capture).request
+        read[capture.mime] += 1
+        if read[capture.mime] > _OF_ONE_TYPE:
+            continue
+        request = collection.read_request(capture)
         kind = destination(request.headers)
         if kind not in found:
             found[kind] = visitor_fields(request.headers)
@@ -82,7 +88,7 @@ def recorded_posts(
     for capture in collection.captures():
         if capture.method != "POST" or capture.request_offset < 0:
             continue
-        found = _of_script(collection.read_capture(capture).request, is_plain)
+        found = _of_script(collection.read_request(capture), is_plain)
         if found is not None and found.key not in seen:
             seen.add(found.key)
             yield found
@@ -142,7 +148,7 @@ def recorded_requests(collection: Collection) -> Iterator[PlainRequest]:
             kinds.setdefault(kind, {}).setdefault(capture.url, capture)
     for similar in kinds.values():
         first = next(iter(similar.values()))
-        headers, is_json = collection.read_capture(first).request.headers, first.mime.endswith("json")
+        headers, is_json = collection.read_request(first).headers, first.mime.endswith("json")
         # Over http, browsers do not say that a script sent it; only JSON is certain then.
         if destination(headers) != "empty" and not (is_json and not destination(headers)):
             continue
@@ -235,10 +241,11 @@ class PageFetcher:
         referer: str = "",
         body: bytes | None = None,
         fields: Headers = (),
+        method: str = "",
     ) -> Exchange:
         """Return the exchange of a GET request, or of a POST with form data; redirects are not followed.
 
-        `fields` replace request fields of the same names.
+        `fields` replace request fields of the same names. `method` is for others than GET and POST.
 
         Raises:
             UpstreamUnreachable: if the site does not answer, or stays busy. Other server errors are retried,
@@ -250,7 +257,8 @@ class PageFetcher:
             async with host:
                 await self._wait_for(host)
                 try:
-                    exchange = await self._send(self._request(url, destination, referer, body, fields))
+                    request = self._request(url, destination, referer, body, fields)
+                    exchange = await self._send(replace(request, method=method or request.method))
                 except TimeoutError:
                     host.note(None)
                     raise UpstreamUnreachable(f"{url}: no answer in time") from None
@@ -301,7 +309,9 @@ class PageFetcher:
             if body is None or name.lower() not in _OF_BODY  # scripts give GET requests a type, too
         ]
         if body is not None:
-            sent += [("Origin", origin_of(referer)), ("Content-Type", "application/x-www-form-urlencoded")]
+            sent.append(("Origin", origin_of(referer)))
+        if body:
+            sent.append(("Content-Type", "application/x-www-form-urlencoded"))
         if referer:
             sent.append(("Referer", referer if same_origin else f"{origin_of(referer)}/"))
         others = {name.lower(): (name, value) for name, value in replaced}

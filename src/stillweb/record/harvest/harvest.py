@@ -42,7 +42,7 @@ from stillweb.record.harvest.fetch import (
     signed_in,
 )
 from stillweb.record.harvest.frontier import HarvestFrontier, Pending
-from stillweb.record.harvest.misses import PlainRequest, plain_requests
+from stillweb.record.harvest.misses import PlainRequest, plain_requests, writes_of
 from stillweb.record.harvest.opened import opened_posts
 from stillweb.record.harvest.options import HarvestBudget, HarvestOptions, HarvestReport
 from stillweb.record.harvest.page import HtmlPage, Resource, css_urls, parse_page
@@ -182,6 +182,8 @@ class _Harvest:
                 await self._send_forms(fetcher)
             for requests, is_wanted in plain:  # an application in one page has few links, and time is left
                 await self._send_plain(fetcher, requests, is_wanted)
+            if self._options.writes:
+                await self._send_plain(fetcher, self._writes(), _is_any)
         finally:
             if self._secrets is not None:
                 sweep(self._writer, self._secrets)
@@ -206,6 +208,12 @@ class _Harvest:
             (await asyncio.to_thread(scripts.for_files), _is_file),
             (linked, _is_any),
         ]
+
+    def _writes(self) -> list[PlainRequest]:
+        """Return the missed writes to send, which come last: they change the site."""
+        deletes = self._options.avoid.forbids("delete")
+        writes = writes_of(self._options.misses)
+        return [each for each in writes if not (each.method == "DELETE" and deletes)]
 
     def _read_recorded(self) -> str:
         """Take the links of what is recorded; return the URL to start a visit from."""
@@ -573,6 +581,7 @@ class _Harvest:
                         referer=request.referer,
                         body=request.body,
                         fields=request.fields,
+                        method=request.method,
                     )
                 except (UpstreamUnreachable, TooLarge) as error:
                     self.report.failed[request.url] = str(error)

@@ -25,7 +25,7 @@ from stillweb.collections.limits import load_json
 from stillweb.collections.misses import Missed
 from stillweb.errors import LimitExceeded
 from stillweb.matching.values import ValueKind, kind_of
-from stillweb.model import Headers, Request, header
+from stillweb.model import MUTATIONS, Headers, Request, header
 
 _FORM = "application/x-www-form-urlencoded"
 _JSON = "application/json"
@@ -171,6 +171,20 @@ def is_plain_post(request: Request) -> bool:
     if kind.startswith(_FORM):
         return not any(_is_token(*pair) for pair in parse_qsl(text, keep_blank_values=True))
     return only_reads(request)
+
+
+def writes_of(misses: Iterable[Missed]) -> Iterator[PlainRequest]:
+    """Yield the missed writes of scripts that hold no value of one visit, to be sent without their page.
+
+    A button of an application sends JSON, or nothing beside its URL. Whether a cookie or a field with
+    a token has to come along is not known: a site that refuses it says so.
+    """
+    for miss in misses:
+        if miss.method not in MUTATIONS or miss.resource != "empty" or not miss.whole or is_live(miss.url):
+            continue
+        request = miss.request()
+        if not request.raw_body or json_values(request) is not None:
+            yield _plain(miss, request.raw_body)
 
 
 def only_reads(request: Request) -> bool:

@@ -76,7 +76,7 @@ def opened_posts(collection: Collection) -> OpenedPosts:
         return OpenedPosts()
     end = to_timestamp(crawled + _VISIT)
     return OpenedPosts.of(
-        collection.read_capture(capture).request
+        collection.read_request(capture)
         for capture in collection.captures()
         if capture.method == "POST"
         and capture.request_offset >= 0

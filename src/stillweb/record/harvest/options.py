@@ -25,6 +25,7 @@ class HarvestOptions:
         misses: requests that a replay missed, which are sent first.
         walked: number of steps in which they were missed, 0 if it is unknown.
         shown: words that walks saw, and how often; scripts may show words that no document holds.
+        writes: whether missed writes are sent, at the end, if they need no page (`misses.writes_of`).
         avoid: links that are not followed.
         login: None to harvest without a login.
         record: how the sites are reached.
@@ -58,6 +59,7 @@ class HarvestOptions:
     misses: tuple[Missed, ...] = ()
     walked: int = 0
     shown: Mapping[str, int] = field(default_factory=dict)
+    writes: bool = False
     values: FormValues = field(default_factory=Values)
     avoid: AvoidRules = field(default_factory=AvoidRules.of)
     login: Login | None = None

@@ -7,7 +7,7 @@ browsers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -62,6 +62,8 @@ _LINK_RELS = {
 }
 # URLs that the URL Standard and `wire_url` spell alike, which takes half of the time to find out.
 _ON_THE_WIRE = re.compile(r"https?://[a-z0-9.-]+(?::[0-9]+)?/[\x21\x23-\x3b\x3d\x3f-\x7e]*")
+_TABLE_PARTS = frozenset(("table", "thead", "tbody", "tfoot", "tr"))
+_TOKEN_FIELD = re.compile(r"csrf|xsrf|authenticity|_token$", re.IGNORECASE)
 _DATA_IMAGE = re.compile(r"\.(?:avif|gif|jpe?g|png|svg|webp)(?:\?|$)", re.IGNORECASE)
 
 
@@ -120,6 +122,7 @@ def parse_page(url: str, html: bytes) -> HtmlPage:
     page.resources = list(dict.fromkeys(found.resources()))
     for method, form in _forms(tree, base):
         (page.posts if method == "post" else page.forms).append(form)
+    page.posts += _forms_of_links(found.sent, page.posts, tree)
     page.elements = len(tree.css(_ELEMENTS))
     for node in tree.css("script, style, noscript, template"):
         node.decompose()
@@ -208,6 +211,7 @@ class _References:
     base: str
     links: list[HtmlLink] = field(default_factory=list)
     refreshes: list[HtmlLink] = field(default_factory=list)
+    sent: list[tuple[str, HtmlLink]] = field(default_factory=list)
     _sources: list[tuple[str, str]] = field(default_factory=list)
     _linked: list[tuple[str, str]] = field(default_factory=list)
     _late: list[tuple[str, str]] = field(default_factory=list)
@@ -243,7 +247,11 @@ class _References:
         reference = attributes.get("href")
         if reference and (url := _joined(self.base, reference)):
             text = attributes.get("aria-label") or node.text(deep=True).strip()
-            self.links.append(HtmlLink(url, text[:120]))
+            link, method = HtmlLink(url, text[:120]), (attributes.get("data-method") or "").lower()
+            if method in ("", "get"):
+                self.links.append(link)
+            else:
+                self.sent.append((method, link))
 
     def _take_refresh(self, attributes: dict[str, str | None]) -> None:
         if (attributes.get("http-equiv") or "").lower() != "refresh":
@@ -286,6 +294,30 @@ def _forms(tree: LexborHTMLParser, base: str) -> Iterator[tuple[str, HtmlForm]]:
                 yield found
 
 
+def _forms_of_links(
+    links: Iterable[tuple[str, HtmlLink]], forms: Sequence[HtmlForm], tree: LexborHTMLParser
+) -> Iterator[HtmlForm]:
+    """Yield the forms that scripts make of links with `data-method`, a convention of several frameworks.
+
+    Rails names the token field in `meta` elements and the method in a field. Otherwise the token is that of
+    the page's forms.
+    """
+    metas = {
+        _attribute(each, "name"): _attribute(each, "content") for each in tree.css("meta[name][content]")
+    }
+    param, token = metas.get("csrf-param"), metas.get("csrf-token", "")
+    known = next((each for form in forms for each in form.fields if _TOKEN_FIELD.search(each.name)), None)
+    for method, link in links:
+        # Controls that delete are known by their names, and "Remove" may be one.
+        text = f"delete: {link.text}" if method == "delete" else link.text
+        button = Input("", "submit", description=text)
+        if param:
+            named = (Input("_method", "hidden", method), Input(param, "hidden", token))
+            yield HtmlForm(link.url, (*named, button))
+        elif method == "post":
+            yield HtmlForm(link.url, (*([known] if known else []), button))
+
+
 _Target = tuple[str, str, str]  # action, method, encoding
 
 
@@ -313,6 +345,7 @@ def _fields_of_forms(tree: LexborHTMLParser) -> dict[int, list[Any]]:
     """Return the enabled fields by their form owner (HTML §4.10.17.3), in tree order."""
     named = {_attribute(form, "id"): form.mem_id for form in reversed(tree.css("form[id]"))}
     inside = {each.mem_id: form.mem_id for form in tree.css("form") for each in form.css(_FIELDS)}
+    inside = _fields_in_tables(tree, inside) | inside
     disabled = {each.mem_id for each in tree.css(_DISABLED)}
     found: dict[int, list[Any]] = {}
     for each in tree.css(_FIELDS):
@@ -320,6 +353,29 @@ def _fields_of_forms(tree: LexborHTMLParser) -> dict[int, list[Any]]:
         owner = named.get(_attribute(each, "form")) if is_named else inside.get(each.mem_id)
         if owner is not None and each.mem_id not in disabled:
             found.setdefault(owner, []).append(each)
+    return found
+
+
+def _fields_in_tables(tree: LexborHTMLParser, inside: Mapping[int, int]) -> dict[int, int]:
+    """Return the form owners of fields behind a form that begins between the rows of a table.
+
+    The parser closes such a form immediately, and takes it as the owner of the fields that follow (HTML
+    §13.2.6.4.9). The tree does not show where its end tag was. Here it owns those of its table.
+    """
+    found: dict[int, int] = {}
+    owner: int | None = None
+    members: set[int] = set()
+    for node in tree.css(f"form, {_FIELDS}"):
+        if node.tag != "form":
+            if owner is not None and node.mem_id in members and node.mem_id not in inside:
+                found[node.mem_id] = owner
+        elif node.child is None and node.parent is not None and node.parent.tag in _TABLE_PARTS:
+            table = node.parent
+            while table.tag != "table" and table.parent is not None:
+                table = table.parent
+            owner, members = node.mem_id, {each.mem_id for each in table.css(_FIELDS)}
+        else:
+            owner = None
     return found
 
 
