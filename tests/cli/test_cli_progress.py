@@ -3,16 +3,17 @@ from __future__ import annotations
 import io
 
 import pytest
+from rich.console import Console
 
 from stillweb import clock
-from stillweb.cli import console
+from stillweb.cli import progress
 
 
 @pytest.mark.parametrize(("interval", "lines"), [(0.0, True), (3600.0, False)])
 def test_progress_is_printed_as_lines_where_stderr_is_a_file(monkeypatch, capsys, interval, lines) -> None:
-    monkeypatch.setattr(console, "LINE_SECONDS", interval)
+    monkeypatch.setattr(progress, "LINE_SECONDS", interval)
 
-    with console.progress() as bar:
+    with progress.progress() as bar:
         task = bar.add_task("exploring", total=200)
         bar.update(task, completed=7, description="3 states, 12 [waiting]")
         bar.advance(task)
@@ -24,9 +25,9 @@ def test_progress_is_printed_as_lines_where_stderr_is_a_file(monkeypatch, capsys
 
 
 def test_a_task_without_a_total_prints_its_count(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(console, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
 
-    with console.progress() as bar:
+    with progress.progress() as bar:
         bar.advance(bar.add_task("fetching", total=None))
 
     assert "0 s: 1, fetching" in capsys.readouterr().err.splitlines()
@@ -34,7 +35,7 @@ def test_a_task_without_a_total_prints_its_count(monkeypatch, capsys) -> None:
 
 @pytest.mark.parametrize("total", [None, 5])
 def test_where_stderr_is_a_file_a_task_ends_with_a_line_and_not_with_a_bar(capsys, total) -> None:
-    with console.progress() as bar:
+    with progress.progress() as bar:
         bar.advance(bar.add_task("round 1: 2 of 37", total=total))
 
     count = "1 of 5" if total else "1"
@@ -44,11 +45,20 @@ def test_where_stderr_is_a_file_a_task_ends_with_a_line_and_not_with_a_bar(capsy
 def test_a_task_that_does_not_advance_prints_a_line_while_code_blocks_the_thread(monkeypatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
-    monkeypatch.setattr(console, "SILENT_SECONDS", 0.02)
-    with console.progress() as bar:
+    monkeypatch.setattr(progress, "SILENT_SECONDS", 0.02)
+    with progress.progress() as bar:
         bar.add_task("forms: 45 fields", total=None)
         poll_now(lambda: " s: forms: 45 fields" in stream.getvalue())
     assert " s: forms: 45 fields" in stream.getvalue()
+
+
+def test_brackets_in_a_description_are_text_on_a_terminal(monkeypatch) -> None:
+    stream = io.StringIO()
+    terminal = Console(file=stream, force_terminal=True, width=100)
+    monkeypatch.setattr(progress, "stderr", lambda: terminal)
+    with progress.progress() as bar:
+        bar.add_task("https://shop.example/?ids[b]=1&x[/b]=2", total=2)
+    assert "?ids[b]=1&x[/b]=2" in stream.getvalue()
 
 
 def poll_now(holds) -> None:

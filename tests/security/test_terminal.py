@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hostile_archives import ESCAPES, SITE, pair, records, warc
 
-from stillweb.cli import console
+from stillweb.cli import progress
 from stillweb.cli.console import LogFormatter, echo, print_json, print_table, stderr
 from stillweb.collections.importers.importer import import_files
 from stillweb.errors import CollectionError
@@ -49,11 +49,18 @@ def test_tables_lines_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(out[out.index('{\n  "title"') :])["title"].startswith(ESCAPES)
 
 
+def test_brackets_in_a_table_are_text(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["url"], [["https://shop.example/?ids[b]=1&x[/b]=2"]], title="a[/b]")
+    printed = capsys.readouterr().out
+    assert "?ids[b]=1&x[/b]=2" in printed
+    assert "a[/b]" in printed
+
+
 def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
-    monkeypatch.setattr(console, "LINE_SECONDS", 0)
-    with console.progress() as bars:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0)
+    with progress.progress() as bars:
         task = bars.add_task(ESCAPES, total=2)
         bars.update(task, completed=1)
     assert "owned" in stream.getvalue()

@@ -10,7 +10,6 @@ import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from urllib.parse import urljoin
 
@@ -21,7 +20,7 @@ from stillweb.errors import UsageError
 from stillweb.http.codec import decode
 from stillweb.model import Capture, Exchange, header
 from stillweb.text import codec_of
-from stillweb.urls import wire_url
+from stillweb.urls import from_timestamp, wire_url
 
 MOST_PAGES = 2_000
 _CHARSET = re.compile(rb"""<meta[^>]+charset=["']?([\w-]+)""", re.IGNORECASE)
@@ -217,13 +216,13 @@ def _writes(collection: Collection, captures: Sequence[Capture]) -> Iterator[Sit
             _page(target, _read(collection, each))
             for each in documents
             if each.url.partition("#")[0] == target and each.status == 200
-            if 0 <= _seconds(each.timestamp) - _seconds(capture.timestamp) <= _SOON
+            if 0 <= _seconds_between(capture, each) <= _SOON
         ]
         yield SiteWrite(page, capture.url, target, tuple(each for each in after if each))
 
 
-def _seconds(timestamp: str) -> float:
-    return datetime.strptime(timestamp[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
+def _seconds_between(one: Capture, other: Capture) -> float:
+    return (from_timestamp(other.timestamp[:14]) - from_timestamp(one.timestamp[:14])).total_seconds()
 
 
 def with_subjects(pages: Mapping[str, SitePage]) -> dict[str, SitePage]:

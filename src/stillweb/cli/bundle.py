@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from stillweb.cli import CommandGroup
-from stillweb.cli.console import echo, file_bar, print_json
+from stillweb.cli.console import echo, print_json
 from stillweb.cli.options import EXISTING_FILE, FILE, collections_option, json_option
+from stillweb.cli.progress import file_bar
 from stillweb.cli.replay.shared import seal_shown
 from stillweb.collections.bundle import Bundle, install_bundle, make_bundle, verify_bundle
 from stillweb.collections.layout import Collection

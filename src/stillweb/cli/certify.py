@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
@@ -11,11 +10,8 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
-from rich.table import Table
 
-from stillweb.cli.console import echo, print_json, progress, stdout
+from stillweb.cli.console import echo, print_json, print_table
 from stillweb.cli.options import (
     EXISTING,
     FILE,
@@ -26,6 +22,7 @@ from stillweb.cli.options import (
     json_option,
     options_from,
 )
+from stillweb.cli.progress import counting
 from stillweb.cli.replay.shared import replayed
 from stillweb.collections.layout import Collection
 from stillweb.diff.certify.certificate import (
@@ -51,10 +48,10 @@ def print_certificate(certificate: Certificate) -> None:
     columns = ["trace", "#steps", "#runs", "#fail", "#streams", *(f"#{form}" for form in forms)]
     rows = [_trace_row(result, forms) for result in certificate.traces]
     if any(row[-1] for row in rows):
-        _table([*columns, "first difference"], rows)
+        print_table([*columns, "first difference"], rows)
     else:
-        _table(columns, [row[:-1] for row in rows])
-    _table(
+        print_table(columns, [row[:-1] for row in rows])
+    print_table(
         ["sessions", "#runs", "#differ", "#fail", "#flagged", "#unsettled", "#ms/step", "#p90"],
         _group_rows(certificate),
     )
@@ -67,7 +64,7 @@ def print_certificate(certificate: Certificate) -> None:
 
 
 def print_verified(certified: Certificate, here: Certificate, rows: Sequence[VerifiedTrace]) -> None:
-    _table(
+    print_table(
         ["trace", "#equal steps", "verdict", "first difference", "why"],
         [
             (
@@ -130,20 +127,6 @@ def _print_divergence(divergence: TraceDivergence) -> None:
         echo(f"  pixels: {left},{top} to {right},{bottom}  {place.element}")
     for request in divergence.requests:
         echo(f"  request: {request}")
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; columns whose name starts with `#` are right-aligned."""
-    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for column in columns:
-        right = column.startswith("#")
-        table.add_column(
-            column.removeprefix("#"), justify="right" if right else "left", no_wrap=right, overflow="fold"
-        )
-    for row in rows:
-        table.add_row(*map(escape, row))
-    # A pipe has no width.
-    stdout(width=None if sys.stdout.isatty() else 200).print(table)
 
 
 _EXPLORED = 3  # traces, if the command line names none and the collection has none
@@ -276,11 +259,9 @@ async def _certify(
             or await _explored(url, collection, options.level, given)
         )
         chosen = chosen[: given["limit"]]
-        bar = stack.enter_context(progress())
-        task = bar.add_task(f"certifying {collection.name}", total=options.total(len(chosen)))
-        return await certify_traces(
-            client, collection.name, chosen, options, on_run=lambda _: bar.advance(task)
-        )
+        total = options.total(len(chosen))
+        on_run = stack.enter_context(counting(f"certifying {collection.name}", total))
+        return await certify_traces(client, collection.name, chosen, options, on_run=on_run)
 
 
 def _given_traces(collection: Collection, given: dict[str, Any]) -> list[Trace]:

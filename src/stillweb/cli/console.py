@@ -1,4 +1,4 @@
-"""Terminal output (tables, JSON, progress bars) and the handling of Ctrl-C and SIGTERM.
+"""Terminal output (tables, JSON) and the handling of Ctrl-C and SIGTERM.
 
 All output passes `printable`: URLs, titles and file names come from archives and sites. Control characters in
 them would set the title or the clipboard of the terminal.
@@ -14,19 +14,15 @@ import os
 import re
 import signal
 import sys
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from stillweb.clock import monotonic
 from stillweb.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.progress import Progress, Task, TaskID
 
 
 def echo(message: object = "", *, err: bool = False, nl: bool = True) -> None:
@@ -66,125 +62,13 @@ class LogFormatter(logging.Formatter):
 
 _CONTROLS = re.compile("[\x7f-\x9f\ud800-\udfff]")
 
-LINE_SECONDS = 10.0  # between two progress lines of a task, where stderr is not a terminal
-SILENT_SECONDS = 20.0  # after which a task that does not advance prints a line too
 
-
-class _TaskLines:
-    """Lines of the tasks of a progress bar, where stderr is not a terminal."""
-
-    def __init__(self, bar: Progress) -> None:
-        self._bar = bar
-        self._last: dict[TaskID, float] = {}
-        self._stopped = threading.Event()
-
-    def start(self) -> None:
-        if not self._bar.console.is_terminal:
-            # A thread: computations block the event loop, and are what is silent.
-            threading.Thread(target=self._print_silent, daemon=True).start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-
-    def print(self, task: Task, seconds: float) -> None:
-        """Print a line of a task, if that many seconds have passed since its last one."""
-        now = monotonic()
-        if self._bar.console.is_terminal or now - self._last.setdefault(task.id, now) < seconds:
-            return
-        self._last[task.id] = now
-        self._bar.console.print(_task_line(task), markup=False, soft_wrap=True)
-
-    def _print_silent(self) -> None:
-        while not self._stopped.wait(SILENT_SECONDS / 4):
-            for task in self._bar.tasks:
-                if not task.finished:
-                    self.print(task, SILENT_SECONDS)
-
-
-def _task_line(task: Task) -> str:
-    total = "" if task.total is None else f" of {task.total:.0f}"
-    count = f"{task.completed:.0f}{total}, " if total or task.completed else ""
-    return f"{task.elapsed or 0:.0f} s: {count}{task.description}"
-
-
-def progress(*, rate: str = "") -> Progress:
-    """Return a progress bar on stderr: description, bar, count, time.
-
-    Where stderr is not a terminal, each task prints lines instead: every `LINE_SECONDS` while it advances,
-    every `SILENT_SECONDS` while it does not, and one at its end.
-
-    Args:
-        rate: unit of the count, such as "pages", to show its rate and the remaining time too.
-    """
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.text import Text
-
-    class Rate(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            speed = task.finished_speed or task.speed
-            return Text(f"{speed:.1f} {rate}/s" if speed else f"- {rate}/s")
-
-    class LineProgress(Progress):
-        def __init__(self, *columns: ProgressColumn, console: Console) -> None:
-            self._is_terminal = console.is_terminal
-            super().__init__(*columns, console=console)
-            self._lines = _TaskLines(self)
-
-        def get_renderables(self) -> Iterable[RenderableType]:
-            if self._is_terminal:
-                yield from super().get_renderables()
-            else:
-                yield from (
-                    Text(_task_line(task)) for task in self.tasks if task.visible and task.description
-                )
-
-        def start(self) -> None:
-            super().start()
-            self._lines.start()
-
-        def stop(self) -> None:
-            self._lines.stop()
-            super().stop()
-
-        def update(self, task_id: TaskID, *args: Any, **fields: Any) -> None:
-            super().update(task_id, *args, **fields)
-            self._lines.print(self._tasks[task_id], LINE_SECONDS)
-
-        def advance(self, task_id: TaskID, advance: float = 1) -> None:
-            super().advance(task_id, advance)
-            self._lines.print(self._tasks[task_id], LINE_SECONDS)
-
-    columns: list[ProgressColumn] = [
-        SpinnerColumn(),
-        TextColumn("[progress.description]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    ]
-    if rate:
-        columns += [Rate(), TextColumn("left:"), TimeRemainingColumn()]
-    return LineProgress(*columns, console=stderr())
-
-
-@contextmanager
-def file_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a function that shows the progress of the current file: one bar for each would be slow."""
-    with progress() as bar:
-        task = bar.add_task("", total=None)
-
-        def advance(name: str, read: int, total: int) -> None:
-            bar.update(task, description=name, completed=min(read, total), total=total)
-
-        yield advance
+def echo_first(lines: Sequence[object], most: int, rest: str = "more: --json lists all of them") -> None:
+    """Print the first lines to stderr, and the number of the others."""
+    for line in lines[:most]:
+        echo(line, err=True)
+    if len(lines) > most:
+        echo(f"and {len(lines) - most} {rest}", err=True)
 
 
 def print_json(value: Any) -> None:
@@ -197,12 +81,15 @@ def print_json(value: Any) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
     """Print a table to stdout; columns whose name starts with `#` are right-aligned."""
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", header_style="bold")
+    table = Table(title=Text(title) if title else None, title_justify="left", header_style="bold")
     for column in columns:
-        table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")
+        justify: Literal["right", "left"] = "right" if column.startswith("#") else "left"
+        table.add_column(column.removeprefix("#"), justify=justify, overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(value) for value in row))
+        # Not as text with markup: the brackets of `?ids[b]=1` would be read as a tag.
+        table.add_row(*(Text(_cell(value)) for value in row))
     # A pipe has no width, and the next program cannot use a truncated URL.
     width = None if sys.stdout.isatty() else 300
     stdout(width=width).print(table)

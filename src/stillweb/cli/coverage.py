@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from stillweb.cli.console import echo, print_json, print_table, progress
+from stillweb.cli.console import echo, print_json, print_table
 from stillweb.cli.options import (
     FILE,
     FOLDER,
@@ -19,6 +19,7 @@ from stillweb.cli.options import (
     option_for,
     options_from,
 )
+from stillweb.cli.progress import counting
 from stillweb.cli.replay.shared import default_level, replayed, start_urls
 from stillweb.collections.layout import Collection
 from stillweb.coverage import (
@@ -102,11 +103,8 @@ async def _measure(
         replayed(collection, given["certs_dir"], backend=given["backend"], proxy=given["proxy"]) as url,
         ReplayClient(url) as client,
     ):
-        with progress() as bar:
-            task = bar.add_task(f"walking on {collection.name}", total=len(options.agents) * options.seeds)
-            result = await measure_coverage(
-                client, collection.name, starts, hosts, options, on_walk=lambda _: bar.advance(task)
-            )
+        with counting(f"walking on {collection.name}", len(options.agents) * options.seeds) as on_walk:
+            result = await measure_coverage(client, collection.name, starts, hosts, options, on_walk=on_walk)
         causes = causes_of(result, recorded_at=collection.manifest().recorded_at)
         if given["report"]:
             from stillweb.coverage.report import take_pictures, write_report  # jinja2 is slow to import
@@ -126,14 +124,8 @@ def print_coverage(result: CoverageResult, causes: list[MissCause]) -> None:
         share = f"{rate.share:.1%}" if rate.tried else "not known"
         rows.append((agent or "all", *numbers, share, f"{rate.low:.1%} to {rate.high:.1%}"))
     columns = (
-        "agent",
-        "#steps",
-        "#requested",
-        "#left",
-        "#missed",
-        "#dead ends",
-        "#miss rate",
-        "#95% interval",
+        *("agent", "#steps", "#requested", "#left", "#missed", "#dead ends"),
+        *("#miss rate", "#95% interval"),
     )
     print_table(columns, rows, title=f"{result.collection}{' with --derived' if result.derived else ''}")
     closable = closable_rate(result, AvoidRules.of())

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
-from rich.table import Table
 
-from stillweb.cli.console import echo, print_json, progress, stdout
+from stillweb.cli.console import echo, print_json, print_table
 from stillweb.cli.options import (
     FILE,
     FOLDER,
@@ -25,10 +22,11 @@ from stillweb.cli.options import (
     json_option,
     options_from,
 )
+from stillweb.cli.progress import counting
 from stillweb.cli.replay.shared import replayed
 from stillweb.collections.layout import Collection
 from stillweb.collections.versions import open_version
-from stillweb.diff import METRICS, DiffReport, Finding, FindingSeverity, PageDiff, TraceDiff, parse_gates
+from stillweb.diff import METRICS, DiffReport, Finding, FindingSeverity, PageDiff, parse_gates
 from stillweb.diff.certify.certificate import latest_certificate
 from stillweb.diff.compare.run import DiffOptions
 from stillweb.diff.compare.run import diff as compare_pages
@@ -41,18 +39,19 @@ _FINDINGS = 25
 
 def print_report(report: DiffReport) -> None:
     _print_traces(report)
-    _table(["score", "worst page", "mean", "limit"], list(_spreads(report)))
+    print_table(["score", "#worst page", "#mean", "#limit"], list(_spreads(report)))
     different = [page for page in report.worst_first() if page.compared and not page.identical]
     if different:
         rows = [[_name(page), _differences(report, page)] for page in different[:_ROWS]]
-        _table(["page", "what differs"], rows)
+        print_table(["page", "what differs"], rows)
         if report.failing:
             echo("* breaks its limit: " + ", ".join(_limits(report)))
     _print_findings(report)
     uncompared = [page for page in report.pages if not page.compared]
     if uncompared:
         rows = [_counted(report, page) for page in uncompared[:_ROWS]]
-        _table(["page without a baseline", "status", "requests", "answered", "missed", "noise"], rows)
+        columns = ["page without a baseline", "#status", "#requests", "#answered", "#missed", "#noise"]
+        print_table(columns, rows)
     for page in uncompared:
         if page.error:
             echo(f"not replayed: {page.url}: {page.error}")
@@ -73,7 +72,7 @@ def _print_traces(report: DiffReport) -> None:
         steps = f"{len(trace.steps)} of {trace.recorded_steps or '?'}"
         rewards = [_reward(trace.recorded_reward), _reward(trace.replayed_reward)]
         rows.append([trace.name, steps, *rewards, "-" if first is None else f"step {first}"])
-    _table(["trace", "steps", "recorded", "replayed", "first difference"], rows)
+    print_table(["trace", "#steps", "#recorded", "#replayed", "#first difference"], rows)
 
 
 def _reward(value: float | None) -> str:
@@ -108,19 +107,6 @@ def _spreads(report: DiffReport) -> Iterator[Sequence[str]]:
             limit = shown(metric, report.gates[metric]) if metric in report.gates else "-"
             average = f"{mean:.1f}" if metric in COUNTS else shown(metric, mean)
             yield name, shown(metric, worst), average, limit
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table of pages, with numbers right-aligned and long cells folded."""
-    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for number, column in enumerate(columns):
-        if number and len(columns) > 2:
-            table.add_column(column, justify="right", no_wrap=True)
-        else:
-            table.add_column(column, overflow="fold", ratio=1 + number)
-    for row in rows:
-        table.add_row(*map(escape, row))
-    stdout().print(table)
 
 
 def _name(page: PageDiff) -> str:
@@ -160,15 +146,6 @@ def _limits(report: DiffReport) -> list[str]:
         for name in METRICS
         if name in broken and name in report.gates
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The replay server: a running one (`proxy`), or one to start."""
-
-    proxy: str
-    backend: str
-    certs_dir: Path
 
 
 @click.command()
@@ -211,8 +188,7 @@ def diff(ctx: click.Context, /, name: str, other: str | None, options: DiffOptio
     if other:
         report = asyncio.run(_between(given["root"], (name, other), options))
     else:
-        source = Source(given["proxy"], given["backend"], given["certs_dir"])
-        report = asyncio.run(_compare(collection, source, options))
+        report = asyncio.run(_compare(collection, options, given))
     _write(report, given)
     if given["as_json"]:
         print_json(report.to_dict())
@@ -233,39 +209,24 @@ def _write(report: DiffReport, given: dict[str, Any]) -> None:
         write_junit(report, given["junit"])
 
 
-async def _compare(collection: Collection, source: Source, options: DiffOptions) -> DiffReport:
+async def _compare(collection: Collection, options: DiffOptions, given: dict[str, Any]) -> DiffReport:
+    from stillweb.diff.compare.traces import diff_traces  # imports `env`, which is slow
+
     async with AsyncExitStack() as stack:
-        where = replayed(collection, source.certs_dir, backend=source.backend, proxy=source.proxy)
+        where = replayed(collection, given["certs_dir"], backend=given["backend"], proxy=given["proxy"])
         url = await stack.enter_async_context(where)
         client = await stack.enter_async_context(ReplayClient(url))
-        bar = stack.enter_context(progress(rate="pages"))
         total = len(collection.page_list()[: options.limit])
-        task = bar.add_task(f"comparing {collection.name}", total=total)
-        report = await compare_pages(collection, client, options, on_page=lambda page: bar.advance(task))
-        traces = await _traces(url, collection, options, lambda trace: None)
+        on_page = stack.enter_context(counting(f"comparing {collection.name}", total, rate="pages"))
+        report = await compare_pages(collection, client, options, on_page=on_page)
+        traces = await diff_traces(url, collection, level=options.level, derived=options.derived)
         return replace(report, traces=traces)
-
-
-async def _traces(
-    url: str, collection: Collection, options: DiffOptions, on_trace: Callable[[TraceDiff], None]
-) -> tuple[TraceDiff, ...]:
-    if not (collection.path / "traces").is_dir():
-        return ()
-    from stillweb.diff.compare.traces import diff_traces  # the environment is slow to import
-
-    return await diff_traces(url, collection, level=options.level, derived=options.derived, on_trace=on_trace)
 
 
 async def _between(root: Path, names: tuple[str, str], options: DiffOptions) -> DiffReport:
     from stillweb.diff.compare.between import diff_between
 
     first, second = (open_version(root, name) for name in names)
-    with progress(rate="pages") as bar:
-        task = bar.add_task(f"comparing {names[0]} with {names[1]}", total=None)
-        total = len({p.url for p in first.page_list()} & {p.url for p in second.page_list()})
-        bar.update(task, total=total)
-
-        def seen(page: PageDiff) -> None:
-            bar.advance(task)
-
-        return await diff_between(first, second, options, names=names, on_page=seen)
+    total = len({page.url for page in first.page_list()} & {page.url for page in second.page_list()})
+    with counting(f"comparing {names[0]} with {names[1]}", total, rate="pages") as on_page:
+        return await diff_between(first, second, options, names=names, on_page=on_page)

@@ -12,7 +12,6 @@ import os
 import platform
 import resource
 import shutil
-import socket
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -34,6 +33,7 @@ from stillweb.cli.extras import extras, missing_packages
 from stillweb.cli.options import certs_option, collections_option, json_option
 from stillweb.errors import CaMissing, CertError, ProgramNotFound, StillwebError
 from stillweb.replay.pywb.process import find_pywb
+from stillweb.replay.server.listeners import is_free
 from stillweb.replay.server.server import SESSION_PORTS
 
 _COMMAND_SECONDS = 15.0
@@ -219,26 +219,16 @@ def check_ca(folder: Path) -> Iterator[HealthFinding]:
 
 def check_ports() -> Iterator[HealthFinding]:
     for port, option in _PORTS.items():
-        if _is_free(port):
+        if is_free("127.0.0.1", port):
             yield _ok("ports", f"{port} is free ({option})")
         else:
             yield _warning("ports", f"another program listens on {port}", f"{option} PORT")
-    used = [port for port in SESSION_PORTS if not _is_free(port)]
+    used = [port for port in SESSION_PORTS if not is_free("127.0.0.1", port)]
     if used:
         detail = f"{len(used)} of the session ports {SESSION_PORTS[0]}-{SESSION_PORTS[-1]} are in use"
         yield _warning("ports", detail, "stillweb replay --session-ports A-B, or any")
     else:
         yield _ok("ports", f"session ports {SESSION_PORTS[0]}-{SESSION_PORTS[-1]} are free")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def check_pywb() -> Iterator[HealthFinding]:

@@ -14,7 +14,7 @@ import click
 
 from stillweb.browser.profile import BEST_LEVEL, LEVEL
 from stillweb.cli import CommandGroup
-from stillweb.cli.console import echo, print_json, print_table, progress, stderr
+from stillweb.cli.console import echo, print_json, print_table, stderr
 from stillweb.cli.options import (
     EXISTING,
     EXISTING_FILE,
@@ -25,6 +25,7 @@ from stillweb.cli.options import (
     proxy_option,
     sites_option,
 )
+from stillweb.cli.progress import counting
 from stillweb.collections.layout import Collection
 from stillweb.env import (
     CheckOptions,
@@ -178,9 +179,8 @@ def check(
 
 
 async def _check(subjects: list[Task | Trace], proxy: str, options: CheckOptions) -> list[EnvCheck]:
-    with progress() as bar:
-        shown = bar.add_task("runs", total=options.total(len(subjects)))
-        return await check_env(subjects, proxy, options=options, on_run=lambda: bar.advance(shown))
+    with counting("runs", options.total(len(subjects))) as on_run:
+        return await check_env(subjects, proxy, options=options, on_run=on_run)
 
 
 def _summary(rows: list[EnvCheck]) -> dict[str, int]:
@@ -241,11 +241,8 @@ def _quick(loaded: list[Task], proxy: str, level: str, jobs: int, *, as_json: bo
 
 
 async def _reset_all(loaded: list[Task], proxy: str, level: str, jobs: int) -> list[TaskCheck]:
-    with progress() as bar:
-        shown = bar.add_task("checking tasks", total=len(loaded))
-        return await check_tasks(
-            loaded, proxy, level=level, jobs=jobs, on_checked=lambda _: bar.advance(shown)
-        )
+    with counting("checking tasks", len(loaded)) as on_checked:
+        return await check_tasks(loaded, proxy, level=level, jobs=jobs, on_checked=on_checked)
 
 
 def _print_quick(rows: list[TaskCheck]) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from stillweb.cli.console import echo, print_json, progress
+from stillweb.cli.console import echo, print_json
 from stillweb.cli.options import collections_option, json_option
+from stillweb.cli.progress import progress
 from stillweb.collections.layout import Collection
 from stillweb.collections.search import search as search_pages
 

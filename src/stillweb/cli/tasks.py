@@ -26,7 +26,7 @@ from stillweb.benchmarks import (
     perturb_tasks,
 )
 from stillweb.cli import CommandGroup
-from stillweb.cli.console import echo, print_json, print_table, progress, until_signal
+from stillweb.cli.console import echo, print_json, print_table, until_signal
 from stillweb.cli.options import (
     EXISTING_FILE,
     FILE,
@@ -37,6 +37,7 @@ from stillweb.cli.options import (
     options_from,
     sites_option,
 )
+from stillweb.cli.progress import counting, progress
 from stillweb.cli.replay.shared import replayed, replayed_together
 from stillweb.collections.branches import BRANCHES
 from stillweb.collections.layout import Collection, list_collections
@@ -184,8 +185,7 @@ def audit(ctx: click.Context, /, file: Path, options: AuditOptions, **given: Any
 
 
 async def _audit(file: Path, found: list[Task], options: AuditOptions, given: dict[str, Any]) -> AuditReport:
-    with progress() as bar:
-        task = bar.add_task(f"auditing {file.name}", total=len(found))
+    with counting(f"auditing {file.name}", len(found)) as on_task:
         names = {each.collection for each in found}
         held = [each for each in list_collections(given["root"]) if each.name in names]
         async with AsyncExitStack() as stack:
@@ -193,7 +193,7 @@ async def _audit(file: Path, found: list[Task], options: AuditOptions, given: di
             if not url and held:
                 url = await stack.enter_async_context(replayed_together(held, given["certs_dir"]))
             client = await stack.enter_async_context(ReplayClient(url)) if url else None
-            return await audit_tasks(str(file), found, client, options, held, lambda: bar.advance(task))
+            return await audit_tasks(str(file), found, client, options, held, on_task)
 
 
 def _print_audit(report: AuditReport) -> None:

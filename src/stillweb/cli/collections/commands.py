@@ -16,8 +16,9 @@ import click
 from stillweb.cli import CommandGroup
 from stillweb.cli.collections.redactions import print_redactions
 from stillweb.cli.collections.rules import print_volatile
-from stillweb.cli.console import echo, file_bar, print_json, print_table
+from stillweb.cli.console import echo, echo_first, print_json, print_table
 from stillweb.cli.options import FILE, collections_option, json_option
+from stillweb.cli.progress import file_bar
 from stillweb.collections.amends import read_amends
 from stillweb.collections.check import check as check_collection
 from stillweb.collections.check import repair as repair_collection
@@ -102,10 +103,8 @@ def _summary(defects: tuple[Defect, ...] | list[Defect]) -> str:
 
 def _print_defects(defects: list[Defect]) -> None:
     order = list(Severity)
-    for defect in sorted(defects, key=lambda each: order.index(each.severity))[:_SHOWN]:
-        echo(defect, err=True)
-    if len(defects) > _SHOWN:
-        echo(f"and {len(defects) - _SHOWN} more: --json lists all of them", err=True)
+    worst_first = sorted(defects, key=lambda each: order.index(each.severity))
+    echo_first(worst_first, _SHOWN)
 
 
 @collections.command("list")

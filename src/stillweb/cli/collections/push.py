@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from stillweb.cli.console import echo, print_json, progress
+from stillweb.cli.console import echo, print_json
 from stillweb.cli.options import FOLDER, collections_option, json_option
+from stillweb.cli.progress import file_bar
 from stillweb.cli.replay.shared import seal_shown
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.cache import PackStore, place
-from stillweb.collections.pack.publish import PackRemote, Progress, is_identifier
+from stillweb.collections.pack.publish import PackRemote, is_identifier
 
 
 @click.command("push")
@@ -39,7 +38,7 @@ def push(name: str, url: str, again: bool, as_json: bool, root: Path) -> None:
     """
     collection = Collection.open(root, name)
     seal_shown(collection)
-    with _bar(f"push {name}") as advance:
+    with file_bar(f"push {name}") as advance:
         remote = PackRemote(url)
         pushed = remote.push(collection.pack, name, again=again, on_progress=advance)
         remote.push_extras(pushed.environment_id, collection)
@@ -82,7 +81,7 @@ def pull(which: str, url: str, root: Path, as_json: bool, name: str | None, **st
     environment_id = which if is_identifier(which) else remote.find(which)
     packs = PackStore(store["store"], gib=store["store_gib"])
     with (
-        _bar(f"pull {which[:12]}") as advance,
+        file_bar(f"pull {which[:12]}") as advance,
         packs.hold(environment_id, remote, on_progress=advance) as pack,
     ):
         collection = place(pack, root, name or which)
@@ -94,10 +93,3 @@ def pull(which: str, url: str, root: Path, as_json: bool, name: str | None, **st
     if extras:
         echo(f"{extras} further files (tasks, traces, certificates, baselines): {collection.path}", err=True)
     echo(f"next: stillweb replay {collection.name}", err=True)
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Progress]:
-    with progress() as bars:
-        task = bars.add_task(what, total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from stillweb.cli.console import print_json, print_table, progress
+from stillweb.cli.console import print_json, print_table
 from stillweb.cli.options import certs_option, collections_option, json_option
+from stillweb.cli.progress import counting
 from stillweb.collections.layout import Collection
 from stillweb.collections.reachability import FILE, ReachabilityMap, TriedAction, read_reachability
 from stillweb.errors import CollectionError
@@ -110,11 +111,8 @@ async def _verified(
     async with replayed(collection, certs) as url, ReplayClient(url) as client:
         info = await client.info()
         async with launch(spki=info.spki) as browser:
-            with progress() as bar:
-                task = bar.add_task("verifying", total=len(actions))
-                found = await check_reachability(
-                    client, browser, collection.name, reach, actions, lambda _: bar.advance(task)
-                )
+            with counting("verifying", len(actions)) as on_checked:
+                found = await check_reachability(client, browser, collection.name, reach, actions, on_checked)
     return [{**asdict(each), "holds": each.holds} for each in found]
 
 

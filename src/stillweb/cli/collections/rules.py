@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from stillweb.cli.console import echo, print_json, print_table
+from stillweb.cli.console import echo_first, print_json, print_table
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import Learned, read_rules
 from stillweb.matching.rules import Rule
@@ -36,8 +36,8 @@ def print_volatile(collection: Collection, *, as_json: bool) -> None:
 
 def print_rejected(learned: Learned) -> None:
     """Print to stderr which places got no rule, and why."""
-    for each in learned.rejected[:_REJECTED]:
-        place = f"{each.where} {each.name or '(bare)'} of {each.host}{each.path}"
-        echo(f"not learned: {place}: {each.why}", err=True)
-    if len(learned.rejected) > _REJECTED:
-        echo(f"and {len(learned.rejected) - _REJECTED} more: --json lists all of them", err=True)
+    lines = [
+        f"not learned: {each.where} {each.name or '(bare)'} of {each.host}{each.path}: {each.why}"
+        for each in learned.rejected
+    ]
+    echo_first(lines, _REJECTED)

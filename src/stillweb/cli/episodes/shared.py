@@ -9,8 +9,9 @@ from typing import Any, Self, TypeVar
 
 import click
 
-from stillweb.cli.console import progress, stderr
+from stillweb.cli.console import stderr
 from stillweb.cli.options import certs_option, collections_option, json_option, optional_proxy_option
+from stillweb.cli.progress import progress
 from stillweb.cli.replay.shared import replayed_together
 from stillweb.collections.layout import Collection
 from stillweb.env import Task
@@ -108,7 +109,7 @@ class RolloutProgress:
         parts = [f"{state.running} running", f"{state.steps_per_second:.1f} steps/s"]
         if self._scored:
             parts.append(f"success {self._good / self._scored:.0%}")
-        parts += [f"[red]{count} {kind}[/red]" for kind, count in sorted(self._failed.items())]
+        parts += [f"{count} {kind}" for kind, count in sorted(self._failed.items())]
         return ", ".join(parts)
 
 

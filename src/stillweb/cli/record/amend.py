@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stillweb.cli.console import echo, print_json, print_table, progress, until_signal
+from stillweb.cli.console import echo, print_json, print_table, until_signal
 from stillweb.cli.options import options_from
+from stillweb.cli.progress import progress
 from stillweb.cli.record.shared import LISTENING, Addition, addition_options, is_given
 from stillweb.record.amend.amend import AmendOptions, AmendReport, FetchOutcome
 from stillweb.record.amend.amend import amend as amend_collection

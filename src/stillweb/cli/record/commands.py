@@ -17,8 +17,9 @@ from stillweb.certs import CertAuthority
 from stillweb.cli import CommandGroup
 from stillweb.cli.collections.redactions import redacted_in_words
 from stillweb.cli.collections.rules import print_rejected
-from stillweb.cli.console import Sectioned, echo, print_json, progress, until_signal
+from stillweb.cli.console import Sectioned, echo, print_json, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, option_names, options_from
+from stillweb.cli.progress import progress
 from stillweb.cli.record.explore import (
     EXPLORING,
     explore,

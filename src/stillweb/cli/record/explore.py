@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import echo, print_json, progress, until_signal
+from stillweb.cli.console import echo, print_json, until_signal
 from stillweb.cli.options import option_names, options_from
+from stillweb.cli.progress import progress
 from stillweb.cli.record.shared import LISTENING, Addition, addition_options, reach_options, skip_option
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from stillweb.cli.console import echo, print_json, print_table, progress, until_signal
+from stillweb.cli.console import echo, print_json, print_table, until_signal
 from stillweb.cli.options import options_from
+from stillweb.cli.progress import progress
 from stillweb.cli.record.shared import LISTENING, Addition, addition_options, reach_options
 from stillweb.collections.branches import FormOutcome
 from stillweb.record.explore.plan import AvoidRules

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from stillweb.cli.console import echo, print_json, progress, until_signal
+from stillweb.cli.console import echo, echo_first, print_json, until_signal
 from stillweb.cli.options import options_from
+from stillweb.cli.progress import progress
 from stillweb.cli.record.shared import LISTENING, Addition, addition_options, reach_options
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
@@ -70,7 +71,4 @@ def print_harvest(name: str, report: HarvestReport) -> None:
     if others:
         listed = ", ".join(f"{count} x {status}" for status, count in others.items())
         echo(f"  statuses: {listed}", err=True)
-    for url, reason in list(report.failed.items())[:_FAILED]:
-        echo(f"  no answer: {reason or url}", err=True)
-    if len(report.failed) > _FAILED:
-        echo(f"  and {len(report.failed) - _FAILED} more; --json lists them all", err=True)
+    echo_first([f"  no answer: {reason or url}" for url, reason in report.failed.items()], _FAILED)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import echo, print_json, until_signal
+from stillweb.cli.console import echo, echo_first, print_json, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.shared import check_record_options, name_options
 from stillweb.record.options import RecordOptions
@@ -116,12 +116,7 @@ def _print_report(recording: RecordingProxy, given: dict[str, Any]) -> None:
     for outcome in RequestOutcome:
         if outcome is not RequestOutcome.RECORDED and counts[outcome.value]:
             echo(f"  {counts[outcome.value]} x not recorded: {_WHY[outcome]}", err=True)
-    for url, why in list(recording.failed.items())[:_LISTED]:
-        echo(f"  no answer: {url}: {why}", err=True)
-    if len(recording.failed) > _LISTED:
-        echo(
-            f"  and {len(recording.failed) - _LISTED} more URLs without an answer; --json lists all", err=True
-        )
+    echo_first([f"  no answer: {url}: {why}" for url, why in recording.failed.items()], _LISTED)
 
 
 _WHY = {

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from stillweb.cli.console import echo, print_json, print_table, progress, until_signal
+from stillweb.cli.console import echo, print_json, print_table, until_signal
 from stillweb.cli.options import FOLDER, options_from
+from stillweb.cli.progress import progress
 from stillweb.cli.record.shared import LISTENING, Addition, addition_options, reach_options
 from stillweb.cli.replay.shared import default_level, start_urls
 from stillweb.coverage import UntilOptions, UntilReport, record_until
@@ -109,24 +110,10 @@ def print_until(name: str, report: UntilReport) -> None:
         rate, counts = each.result.miss_rate(), each.result.counts()
         recorded = ", ".join(f"{count} {means}" for means, count in each.recorded.items()) or "as found"
         share = f"{rate.share:.1%} ({rate.low:.1%} to {rate.high:.1%})" if rate.tried else "not known"
-        rows.append(
-            (
-                each.number,
-                f"{each.seconds / 60:.1f}",
-                recorded,
-                counts["requested"],
-                counts["missed"],
-                counts["dead"],
-                share,
-            )
-        )
+        numbers = (counts[name] for name in ("requested", "missed", "dead"))
+        rows.append((each.number, f"{each.seconds / 60:.1f}", recorded, *numbers, share))
     columns = (
-        "#round",
-        "#minutes",
-        "exchanges recorded",
-        "#requested",
-        "#missed",
-        "#dead ends",
+        *("#round", "#minutes", "exchanges recorded", "#requested", "#missed", "#dead ends"),
         "#miss rate (95%)",
     )
     print_table(columns, rows, title=f"{name}: {'target reached' if report.reached else report.why}")

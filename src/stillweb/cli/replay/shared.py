@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import echo, progress
+from stillweb.cli.console import echo
+from stillweb.cli.progress import progress
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
 from stillweb.replay import ReplayOptions, ensure_sealed, serve, why_unsealed

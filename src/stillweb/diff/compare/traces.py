@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,6 @@ async def diff_traces(
     *,
     level: Level = Level.CLOCK,
     derived: bool = False,
-    on_trace: Callable[[TraceDiff], None] = lambda trace: None,
 ) -> tuple[TraceDiff, ...]:
     """Repeat every recorded trace of a collection and compare.
 
@@ -137,7 +136,6 @@ async def diff_traces(
         except StillwebError as error:
             result = TraceDiff(trace.name, error=str(error), recorded_reward=_reward(reference))
         found.append(replace(result, seconds=clock.perf() - began))
-        on_trace(found[-1])
     return tuple(found)
 
 

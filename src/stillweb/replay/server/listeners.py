@@ -137,7 +137,7 @@ class PortPool:
         Raises:
             PortInUse: if they do.
         """
-        if self.ports is not None and not any(_is_free(host, port) for port in self.ports):
+        if self.ports is not None and not any(is_free(host, port) for port in self.ports):
             raise self._all_taken(0)
 
     async def lend(self, attempt: Callable[[int], Awaitable[T]]) -> T:
@@ -196,7 +196,7 @@ def cannot_listen(host: str, port: int, error: OSError) -> UsageError:
     )
 
 
-def _is_free(host: str, port: int) -> bool:
+def is_free(host: str, port: int) -> bool:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
