@@ -69,13 +69,14 @@
     const visit = (each, visible) => {
       if (text.length > limit) return;
       const node = bare(each);
-      if (node.nodeType === Node.TEXT_NODE && visible) text += node.data;
-      if (node.nodeType !== Node.ELEMENT_NODE || SKIPPED.has(node.localName) || !shown(each)) return;
+      const { nodeType, localName } = node;
+      if (nodeType === 3 && visible) text += node.data;
+      if (nodeType !== 1 || SKIPPED.has(localName) || !shown(each)) return;
       if (node.getAttribute("aria-hidden") === "true" || node.matches("input, select, textarea")) return;
-      const image = { img: () => node.alt, svg: () => node.querySelector("title")?.textContent }[node.localName];
-      const label = node.getAttribute("aria-label") || image?.() || "";
+      const image = localName === "img" ? node.alt : localName === "svg" && node.querySelector("title")?.textContent;
+      const label = node.getAttribute("aria-label") || image || "";
       const style = getComputedStyle(each);
-      const apart = label || node.localName === "br" || !style.display.startsWith("inline") ? " " : "";
+      const apart = label || localName === "br" || !style.display.startsWith("inline") ? " " : "";
       text += apart;
       if (label) text += label;
       else for (const child of flatChildren(each)) visit(child, style.visibility === "visible");
@@ -88,9 +89,9 @@
 
   const nameOf = (node, role) => {
     const element = bare(node);
-    const root = element.getRootNode();
-    const ids = (element.getAttribute("aria-labelledby") || "").split(/\s+/).filter(Boolean);
-    const referred = plain(ids.map((id) => bare(root.getElementById?.(id))?.textContent ?? "").join(" "));
+    const ids = element.getAttribute("aria-labelledby")?.split(/\s+/).filter(Boolean);
+    const root = ids?.length && element.getRootNode();
+    const referred = root && plain(ids.map((id) => bare(root.getElementById?.(id))?.textContent ?? "").join(" "));
     if (referred) return referred;
     const label = plain(element.getAttribute("aria-label") || "");
     if (label) return label;
@@ -99,7 +100,7 @@
       const standard = { submit: "Submit", reset: "Reset", image: "Submit" };
       return plain(element.alt || element.value || element.title || standard[element.type] || "");
     }
-    const labels = element.labels ? [...element.labels] : [];
+    const labels = element.labels?.length ? [...element.labels] : [];
     const labelled = plain(labels.map((each) => contentOf(each)).join(" "));
     if (labelled) return labelled;
     if (tag === "img" || tag === "area") return plain(element.alt || element.title || "");
@@ -131,7 +132,8 @@
   const statesOf = (node, role) => {
     const element = bare(node);
     const states = {};
-    const said = (name) => element.getAttribute(`aria-${name}`);
+    const hasAria = element.getAttributeNames().some((name) => name.startsWith("aria-"));
+    const said = (name) => hasAria ? element.getAttribute(`aria-${name}`) : null;
     if (element.matches(":focus") && node !== document.body) states.focused = true;
     if (element.matches(":disabled") || said("disabled") === "true") states.disabled = true;
     if (element.required || said("required") === "true") states.required = true;

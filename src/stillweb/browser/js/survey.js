@@ -6,9 +6,9 @@
   if (globalThis.survey) return;
   const { bare } = eye;
   const { SKIPPED, flatParent, flatChildren, plain, roleOf, nameOf, valueOf, statesOf } = names;
-  const KEPT = ["id", "name", "type", "href", "alt", "title", "placeholder", "role", "aria-label", "aria-current",
+  const KEPT = new Map(["id", "name", "type", "href", "alt", "title", "placeholder", "role", "aria-label", "aria-current",
     "aria-expanded", "aria-checked", "aria-selected", "aria-pressed", "aria-disabled", "aria-haspopup", "for",
-    "colspan", "rowspan", "contenteditable", "data-testid"];
+    "colspan", "rowspan", "contenteditable", "data-testid"].map((name, i) => [name, i])); // name -> its place
   const WHOLE = new Set(["svg", "textarea", "option", "canvas", "video", "audio", "object"]); // measured from outside
 
   // The accessibility tree leaves these out unless they have further attributes.
@@ -122,6 +122,7 @@
       this.clip = clipper(this.view, this.styleOf);
       this.acts = pointed.finder(listening);
       this.list = [];
+      this.range = document.createRange();
     }
 
     // Ancestors are written with their first written descendant: `place.index` is -1 until then.
@@ -186,12 +187,9 @@
         if (Object.keys(states).length) record.states = states;
       }
       if (element.hasAttributes()) {
-        const kept = {};
-        for (const name of KEPT) {
-          const value = element.getAttribute(name);
-          if (value !== null) kept[name] = value;
-        }
-        if (Object.keys(kept).length) record.attrs = kept;
+        const names = element.getAttributeNames().filter((name) => KEPT.has(name));
+        if (names.length > 1) names.sort((a, b) => KEPT.get(a) - KEPT.get(b));
+        if (names.length) record.attrs = Object.fromEntries(names.map((name) => [name, element.getAttribute(name)]));
       }
       if (element.localName === "a" && element.href) record.url = String(element.href?.baseVal ?? element.href);
       if (element.localName === "img" && element.currentSrc) record.url = element.currentSrc;
@@ -205,12 +203,12 @@
       const named = by && !by.hasAttribute("aria-label") && !by.hasAttribute("aria-labelledby");
       if (this.rough && (named || !this.viewport)) return;
       const blank = !node.data.trim();
+      if (blank && (this.rough || place.index < 0)) return; // between blocks: not drawn
       const label = named && !blank && place.index >= 0; // complete if the element that it names is visible
       if ((this.viewport && !label) || blank) {
-        const range = document.createRange();
-        range.selectNodeContents(node);
-        const box = edges(range.getBoundingClientRect());
-        if (blank && (this.rough || !area(box) || place.index < 0)) return; // between blocks: not drawn
+        this.range.selectNodeContents(node);
+        const box = edges(this.range.getBoundingClientRect());
+        if (blank && !area(box)) return;
         if (this.viewport && area(crop(box, this.clip.inside(place.element))) <= 0) return;
       }
       const style = this.styleOf(place.element);

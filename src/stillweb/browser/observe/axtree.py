@@ -12,7 +12,7 @@ docs/reference/observations.md lists the differences.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -152,6 +152,7 @@ class _TreeReader:
         self.bids = bids
         self.pointed = pointed
         self.shown = (*_STATES, "url") if urls else _STATES
+        self.told = frozenset((*_FLAGS, *self.shown))
         self.owners: dict[int, FrameInfo] = {}
         self.trees: dict[str, dict[str, dict[str, Any]]] = {}
         self.roots: dict[str, list[dict[str, Any]]] = {}
@@ -159,6 +160,7 @@ class _TreeReader:
         self.clickable_texts: dict[int, int] = {}  # text -> the clickable element that contains it
         self.lifted: dict[int, int] = {}  # such an element that the tree lacks -> its depth
         self.given: set[int] = set()  # nodes with bids
+        self.givers: dict[str, Callable[[int], str]] = {}  # by frame id, see `Bids.giver`
         self.nodes: list[AxNode] = []
 
     async def read(self, viewport: bool) -> AxTree:
@@ -294,7 +296,7 @@ class _TreeReader:
         if acts:
             self.given.add(backend)
         return AxNode(
-            bid=self.bids.give(self.page, frame, backend) if acts else "",
+            bid=self._give(frame, backend) if acts else "",
             role=role,
             name=name,
             value=_plain(node.get("value", {})),
@@ -309,8 +311,13 @@ class _TreeReader:
         if not self.pointed or backend not in self.clickable or backend in self.given:
             return None
         self.given.add(backend)
-        bid = self.bids.give(self.page, frame, backend)
+        bid = self._give(frame, backend)
         return AxNode(bid, "generic", "", "", (("clickable", True),), depth, backend, frame.id)
+
+    def _give(self, frame: FrameInfo, backend_node_id: int) -> str:
+        if frame.id not in self.givers:
+            self.givers[frame.id] = self.bids.giver(self.page, frame)
+        return self.givers[frame.id](backend_node_id)
 
     def _below_clickable(self, text: AxNode, node: dict[str, Any], frame: FrameInfo) -> AxNode:
         around = self.trees[frame.id].get(node.get("parentId", ""), {}).get("backendDOMNodeId", 0)
@@ -318,7 +325,7 @@ class _TreeReader:
         if element is None or element in self.given:
             return text
         if element not in self.lifted:
-            bid = self.bids.give(self.page, frame, element)
+            bid = self._give(frame, element)
             clickable = (("clickable", True),)
             self.nodes.append(AxNode(bid, "generic", "", "", clickable, text.depth, element, frame.id))
             self.lifted[element] = text.depth
@@ -327,11 +334,14 @@ class _TreeReader:
     def _properties(self, role: str, values: dict[str, Any], clickable: bool) -> Iterator[tuple[str, Any]]:
         if clickable:
             yield "clickable", True
+        told = self.told.intersection(values)
+        if not told:
+            return
         for name in _FLAGS:
-            if values.get(name) is True and role != "RootWebArea":
+            if name in told and values[name] is True and role != "RootWebArea":
                 yield name, True
         for name in self.shown:
-            if name not in values or (name == "level" and role not in _LEVELLED):
+            if name not in told or (name == "level" and role not in _LEVELLED):
                 continue
             if values[name] not in _DEFAULTS.get(name, ("",)):
                 yield name, _SPELLED.get(values[name], values[name])

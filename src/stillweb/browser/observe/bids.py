@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -153,12 +153,20 @@ class Bids:
 
     def give(self, page: Page, frame: FrameInfo, backend_node_id: int) -> str:
         """Return the bid of a node, new on first sight."""
+        return self.giver(page, frame)(backend_node_id)
+
+    def giver(self, page: Page, frame: FrameInfo) -> Callable[[int], str]:
+        """Return `give` of one frame's document, for many nodes."""
         known = self._pages[page]
         document = known.documents[frame.loader]
-        number = document.numbers.setdefault(backend_node_id, len(document.numbers) + 1)
-        bid = f"{document.letter}{number}"
-        known.nodes[bid] = (frame.id, backend_node_id)
-        return bid
+        numbers, letter, nodes = document.numbers, document.letter, known.nodes
+
+        def give(backend_node_id: int) -> str:
+            bid = f"{letter}{numbers.setdefault(backend_node_id, len(numbers) + 1)}"
+            nodes[bid] = (frame.id, backend_node_id)
+            return bid
+
+        return give
 
     def name(self, page: Page, bid: str, base: str) -> str:
         """Return the semantic name of an element: its current one, or a new one made from `base`.

@@ -116,6 +116,8 @@ class _DomWriter:
             self.lines.append(" " * self.depth + f"</{item.tag}>")
 
     def _take(self) -> str:
+        if not self.text:
+            return ""
         text = " ".join("".join(self.text).split())
         self.text.clear()
         return escape(text, quote=False)
@@ -131,7 +133,8 @@ def _tag(item: Item) -> str:
     value = item.name if item.tag == "input" and item.role == "button" else item.value
     if item.tag in _FIELDS and value:
         parts.append(f'value="{escape(value)}"'.replace("\n", "&#10;"))
-    for state in _STATES:
-        if item.states.get(state) and f"aria-{state}" not in item.attributes:
-            parts.append(state)
+    if any(item.states.values()):
+        for state in _STATES:
+            if item.states.get(state) and f"aria-{state}" not in item.attributes:
+                parts.append(state)
     return f"<{' '.join([item.tag, *parts])}>"

@@ -189,13 +189,14 @@ class _Surveying:
     def _enter(self, frame: FrameInfo, around: int, origin: tuple[float, float]) -> None:
         records, nodes = self.records[frame.id]
         indices: list[int] = []
+        give = self.bids.giver(self.page, frame)
         for record in records:
             parent = indices[record["p"]] if record["p"] >= 0 else around
             item = self._item(record, frame, parent, origin)
             if "n" in record:
                 item.backend_node_id = nodes[record["n"]]
             if item.acts:
-                item.bid = self.bids.give(self.page, frame, item.backend_node_id)
+                item.bid = give(item.backend_node_id)
             indices.append(len(self.items))
             if parent >= 0:
                 self.children[parent].append(len(self.items))

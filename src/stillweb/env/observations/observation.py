@@ -12,10 +12,12 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
+import orjson
 from playwright.async_api import Page
 
 from stillweb.browser.cdp.session import PageProbe
@@ -156,8 +158,8 @@ class ObservedElement:
     unrecorded: bool = False
 
     @classmethod
-    def of(cls, item: Item) -> ObservedElement:
-        return cls(item.bid, item.role, item.name, item.box, item.visible, item.clickable)
+    def of(cls, item: Item, *, unrecorded: bool = False) -> ObservedElement:
+        return cls(item.bid, item.role, item.name, item.box, item.visible, item.clickable, unrecorded)
 
     @property
     def center(self) -> tuple[float, float]:
@@ -218,7 +220,7 @@ class Observation:
             return value.encode()
         if kind == Observe.ELEMENTS:
             value = [element.to_dict() for element in value]
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
+        return _canonical(value)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the textual forms as JSON, for models and trajectories."""
@@ -238,6 +240,18 @@ class Observation:
             "last_action_error": self.last_action_error,
         }
 
+
+def _canonical(value: Any) -> bytes:
+    """Return JSON with sorted keys, the bytes that `json` writes."""
+    with suppress(TypeError):  # lone surrogates
+        text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        if not any(sign in text for sign in _WRITTEN_OTHERWISE):
+            return text
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
+
+
+# In texts of orjson that may differ from those of `json`: numbers from 1e16 on, and not-a-number.
+_WRITTEN_OTHERWISE = (b"e1", b"e2", b"e3", b"null")
 
 Mask = Callable[[Iterable[Item]], Awaitable[frozenset[str]]]
 
@@ -383,7 +397,7 @@ class _Observer:
         return {"coords": coords, "screenshot": picture} | self._elements(items)
 
     def _element(self, item: Item) -> ObservedElement:
-        return replace(ObservedElement.of(item), unrecorded=item.bid in self._masked)
+        return ObservedElement.of(item, unrecorded=item.bid in self._masked)
 
     def _elements(self, items: Iterable[Item]) -> dict[str, Any]:
         return {"elements": tuple(map(self._element, items))}
