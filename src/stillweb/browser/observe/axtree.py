@@ -152,7 +152,7 @@ class _TreeReader:
         self.bids = bids
         self.pointed = pointed
         self.shown = (*_STATES, "url") if urls else _STATES
-        self.told = frozenset((*_FLAGS, *self.shown))
+        self.listed = frozenset((*_FLAGS, *self.shown))
         self.owners: dict[int, FrameInfo] = {}
         self.trees: dict[str, dict[str, dict[str, Any]]] = {}
         self.roots: dict[str, list[dict[str, Any]]] = {}
@@ -334,14 +334,14 @@ class _TreeReader:
     def _properties(self, role: str, values: dict[str, Any], clickable: bool) -> Iterator[tuple[str, Any]]:
         if clickable:
             yield "clickable", True
-        told = self.told.intersection(values)
-        if not told:
+        present = self.listed.intersection(values)
+        if not present:
             return
         for name in _FLAGS:
-            if name in told and values[name] is True and role != "RootWebArea":
+            if name in present and values[name] is True and role != "RootWebArea":
                 yield name, True
         for name in self.shown:
-            if name not in told or (name == "level" and role not in _LEVELLED):
+            if name not in present or (name == "level" and role not in _LEVELLED):
                 continue
             if values[name] not in _DEFAULTS.get(name, ("",)):
                 yield name, _SPELLED.get(values[name], values[name])
