@@ -14,9 +14,9 @@ import pytest
 
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection
-from stillweb.collections.manifest import write_atomically
 from stillweb.collections.warc.reader import read_records
 from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.files import write_atomically
 from stillweb.matching.redaction import key_file
 from stillweb.model import header
 from stillweb.record.options import SecretsOptions

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stillweb import clock
 from stillweb.errors import CertError
+from stillweb.files import write_atomically
 
 PRIVATE = 0o600
 PUBLIC = 0o644
@@ -26,17 +26,9 @@ def write_file(path: Path, content: bytes, mode: int) -> None:
     Raises:
         CertError: if the folder cannot be written.
     """
-    fresh = path.with_name(f".{path.name}.{clock.new_id()}")
     try:
-        # O_NOFOLLOW and O_EXCL: never follow a link that another user has placed.
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, path)
+        write_atomically(path, content, mode=mode)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         raise CertError(f"{path}: cannot be written: {error.strerror}") from error
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from stillweb.collections.limits import load_json
-from stillweb.collections.manifest import write_atomically
 from stillweb.errors import CollectionError
+from stillweb.files import write_atomically
 
 FILE = "amends.json"
 _VERSION = 1

@@ -18,8 +18,8 @@ from typing import Any
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.limits import check_ratio, load_json
-from stillweb.collections.manifest import write_atomically
 from stillweb.errors import CollectionError
+from stillweb.files import write_atomically
 from stillweb.matching.derived.branch import Branch, dump, load
 from stillweb.matching.derived.derive import Branches
 from stillweb.matching.derived.vocabulary import Vocabulary

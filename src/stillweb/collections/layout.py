@@ -24,7 +24,6 @@ from stillweb.collections.manifest import (
     Manifest,
     manifest_of_pack,
     read_manifest,
-    write_atomically,
     write_manifest,
 )
 from stillweb.collections.redactions import sum_of
@@ -32,6 +31,7 @@ from stillweb.collections.warc.cdxj import read_cdxj
 from stillweb.collections.warc.exchanges import Originals, read_exchange, read_request
 from stillweb.collections.warc.records import clean_uri, iso_date, timestamp_of
 from stillweb.errors import CollectionError, CollectionExists, CollectionNotFound, UsageError
+from stillweb.files import write_atomically
 from stillweb.model import Capture, Exchange, Page, Request
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")

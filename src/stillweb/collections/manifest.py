@@ -11,7 +11,6 @@ cookies are session cookies: a replay may run years later.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 from stillweb import __version__
 from stillweb.collections.limits import load_json
 from stillweb.errors import CollectionError
+from stillweb.files import write_atomically
 
 VERSION = 1
 
@@ -121,17 +121,6 @@ def manifest_of_pack(path: Path, name: str) -> Manifest:
         return Manifest.from_dict({"name": name, "software": "", **recorded})
     except ValueError as error:
         raise CollectionError(f"not the manifest of a recording ({error})", path=path) from None
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file atomically and durably."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from stillweb.collections.layout import Collection
-from stillweb.collections.manifest import write_atomically
 from stillweb.collections.versions import FOLDER as VERSIONS
+from stillweb.files import write_atomically
 from stillweb.record.login.steps import Login, read_login
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.record.proxy.resolve import parse_all

@@ -18,9 +18,10 @@ from stillweb.browser.profile import Level, Pinning, Profile
 from stillweb.clock import now
 from stillweb.collections.check import repair
 from stillweb.collections.layout import Collection
-from stillweb.collections.manifest import Manifest, write_atomically
+from stillweb.collections.manifest import Manifest
 from stillweb.collections.warc.writer import is_fresh
 from stillweb.errors import CollectionError, UpstreamUnreachable
+from stillweb.files import write_atomically
 from stillweb.record.crawl.frontier import CrawlState, Visit
 from stillweb.record.defaults import remove_defaults
 from stillweb.urls import from_timestamp, to_timestamp

@@ -11,7 +11,7 @@ from stillweb.cli.console import echo, print_json, print_table
 from stillweb.cli.options import FILE, collections_option, json_option
 from stillweb.collections.graph import StateGraph, graph_of, picture
 from stillweb.collections.layout import Collection
-from stillweb.collections.manifest import write_atomically
+from stillweb.files import write_atomically
 
 
 @click.command("graph")

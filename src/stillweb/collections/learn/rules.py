@@ -42,7 +42,7 @@ from stillweb.collections.learn.guards import (
     observe,
 )
 from stillweb.collections.learn.pagetimes import clock_rules
-from stillweb.collections.manifest import write_atomically
+from stillweb.files import write_atomically
 from stillweb.http.codec import decode
 from stillweb.matching.parts import Leaf, Where, is_csrf
 from stillweb.matching.rules import ANY_PATH, Rule, RuleOrigin, Rules

@@ -9,13 +9,13 @@ other than GET method and requestBody. Two fields are our own: `key` (the reques
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from stillweb.errors import MalformedCdxj
+from stillweb.files import replaced
 from stillweb.model import Capture
 
 _SOURCE = re.compile(rb'"filename": ?"([^"]*)"')
@@ -138,10 +138,6 @@ def write_lines(path: Path, lines: Iterable[bytes]) -> int:
     """Write an index atomically, sorted bytewise and without duplicate lines; return the number of lines."""
     ordered = sorted(set(lines))
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
+    with replaced(path) as file:
         file.writelines(ordered)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
     return len(ordered)

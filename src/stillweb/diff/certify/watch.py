@@ -21,6 +21,7 @@ from pydantic import Field
 from stillweb import clock
 from stillweb.browser.cdp.session import FrameGone, PageProbe
 from stillweb.env import Env, Observation, Task
+from stillweb.files import write_atomically
 from stillweb.replay import ReplayClient
 
 Box = tuple[int, int, int, int]
@@ -166,15 +167,12 @@ class ContentStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, content: bytes) -> str:
         digest = hashlib.sha256(content).hexdigest()
         path = self.folder / digest
         if not path.exists():
-            partial = path.with_suffix(f".{clock.new_id()}")
-            partial.write_bytes(content)
-            partial.replace(path)
+            write_atomically(path, content, durable=False)
         return digest
 
     def get(self, digest: str) -> bytes:

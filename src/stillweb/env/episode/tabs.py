@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import shutil
-import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from playwright.async_api import Error as PlaywrightError
 from stillweb.browser.cdp.session import PageProbe
 from stillweb.browser.state import state_of
 from stillweb.errors import InfraError
+from stillweb.files import replaced
 from stillweb.text import first_line
 
 DOWNLOAD_SECONDS = 20.0
@@ -307,7 +307,6 @@ def _copy(source: Path, target: Path) -> Path:
     """Copy a file atomically, unless the target exists."""
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", delete=False) as part:
-            shutil.copyfile(source, part.name)
-        Path(part.name).replace(target)
+        with source.open("rb") as file, replaced(target, durable=False) as part:
+            shutil.copyfileobj(file, part)
     return target

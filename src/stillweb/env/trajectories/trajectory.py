@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -25,9 +24,9 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from stillweb import clock
 from stillweb.env.tasks.evidence import Evidence
 from stillweb.errors import InfraError, TaskError
+from stillweb.files import write_atomically
 
 FORMAT = "stillweb-trajectory"
 VERSION = 1
@@ -53,10 +52,7 @@ class ContentFiles:
         path = self.path(digest, suffix)
         # After a crash of the machine a file may have the wrong length.
         if not path.exists() or path.stat().st_size != len(body):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = path.with_name(f".{digest}.{clock.new_id()}")
-            fresh.write_bytes(body)
-            os.replace(fresh, path)
+            write_atomically(path, body, durable=False)
         return digest
 
     def get(self, digest: str, suffix: str) -> bytes:

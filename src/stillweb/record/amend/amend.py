@@ -27,7 +27,6 @@ from stillweb.collections.amends import Absent, Amend, next_version, read_amends
 from stillweb.collections.layout import Collection, locked
 from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
 from stillweb.collections.learn.transports import learn_transports
-from stillweb.collections.manifest import write_atomically
 from stillweb.collections.misses import Missed
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.seal import seal, what_changed
@@ -35,6 +34,7 @@ from stillweb.collections.pack.store import remove_collection
 from stillweb.collections.reachability import ReachabilityMap
 from stillweb.collections.versions import keep_version, versions
 from stillweb.errors import CollectionError, RecordError
+from stillweb.files import write_atomically
 from stillweb.matching.rules import Rule
 from stillweb.model import HTML_TYPES, Page, Request
 from stillweb.options import Option

@@ -22,7 +22,6 @@ import yaml
 from stillweb.clock import monotonic, now, perf
 from stillweb.collections.importers.importer import ImportReport, import_files
 from stillweb.collections.layout import Collection, check_name
-from stillweb.collections.manifest import write_atomically
 from stillweb.errors import (
     CollectionError,
     CollectionExists,
@@ -31,6 +30,7 @@ from stillweb.errors import (
     RecordError,
     UsageError,
 )
+from stillweb.files import write_atomically
 from stillweb.record.browsertrix.log import CrawlExit, Log, judge
 from stillweb.record.browsertrix.settings import (
     CONFIG,

@@ -33,6 +33,7 @@ from stillweb.clock import now
 from stillweb.collections.layout import Collection
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import InfraError, ProgramNotFound, RecordError, UsageError
+from stillweb.files import write_atomically
 from stillweb.model import BUSY, Exchange, Request, Response, header
 from stillweb.polling import poll
 from stillweb.record.crawl.scope import seed_url
@@ -118,7 +119,7 @@ async def record_login(
         await page.goto(url)
         on_open(page)
         state = await _wait_for_login(browser, context, chosen.until)
-    _save(chosen.save, state)
+    write_atomically(chosen.save, json.dumps(state, indent=1).encode("ascii"), mode=0o600)
     return state
 
 
@@ -165,16 +166,6 @@ async def _wait_for_enter() -> None:
         sys.stdin.readline()
     finally:
         loop.remove_reader(sys.stdin)
-
-
-def _save(path: Path, state: dict[str, Any]) -> None:
-    """Write the state with permissions for its owner only."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(state, file, indent=1)
-    part.replace(path)
 
 
 _NO_TIME = "20250101000000"

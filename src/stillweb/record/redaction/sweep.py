@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stillweb.collections.baselines import DOM, RESOURCES
-from stillweb.collections.manifest import write_atomically
 from stillweb.collections.redactions import append_redactions
 from stillweb.collections.warc.frames import is_socket_url
 from stillweb.collections.warc.records import WarcRecord
+from stillweb.files import write_atomically
 from stillweb.http.codec import encode
 from stillweb.http.messages import parse_response, payload_start
 from stillweb.model import header

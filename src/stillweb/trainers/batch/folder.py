@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from stillweb.collections.manifest import write_atomically
 from stillweb.env import Rollout
 from stillweb.env.trajectories.trajectory import FILE, json_object, line
 from stillweb.errors import UsageError
+from stillweb.files import write_atomically
 from stillweb.trainers.batch.results import Result
 
 FORMAT = "stillweb-batch"
