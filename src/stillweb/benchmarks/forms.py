@@ -254,53 +254,61 @@ def choose_options(facts: SiteFacts) -> Iterator[TaskCandidate]:
         lists = [each for each in form.controls if each.kind == "select" and each.label and each.name]
         if len(lists) != 1 or _count(page, lists[0].label) > 1 or "?" in page.url or len(page.subject) < 3:
             continue
-        alike = [facts.site.pages[url] for url in facts.subjects[fold(page.subject)]]
-        same = {
-            each.action.partition("?")[0] for o in alike for each in o.forms if lists[0].name in _names(each)
-        }
-        if len(same) > 1:
+        if not _is_only_action(facts, page, lists[0]):
             continue
         options = [(value, label) for value, label in lists[0].options if value != lists[0].value and label]
         if len(options) < 2:
             continue
-        (value, label), (other_value, other_label) = facts.shuffled(options, page.url)[:2]
-        button = form.button
+        chosen, other = (
+            _Filling(lists[0], label, value) for value, label in facts.shuffled(options, page.url)[:2]
+        )
         press: tuple[Act, ...] = ()
-        if button is not None:
-            press = ({"action": "click", "role": "button", "name": button.label},)
-        pressed = f" and press “{button.label}”" if button else ""
-        result = facts.site.landing(_target(form, lists[0], value))
-        first = facts.site.pages[result].items if result else ()
-        others = dict.fromkeys(each.name for each in (*first[1:10], *page.items[:5]))
-        if len(first) > 2 and page.items and first[0].name != page.items[0].name:
-            yield TaskCandidate(
-                "sort",
-                "sort/option",
-                (page.subject, lists[0].name, value),
-                f"On the page “{page.subject}”, set “{lists[0].title}” to “{label}”{pressed}. "
-                "Which item is then listed first? Answer with its name.",
-                AnswerEvaluator(exact=first[0].name),
-                (page.url,),
-                (_Filling(lists[0], label, value).act, *press),
-                answer=first[0].name,
-                wrong=tuple(name for name in others if name != first[0].name),
-                shows=(first[0].name,),
-                lands=(result,),
-            )
+        goal = f"On the page “{page.subject}”, set “{lists[0].title}” to “{chosen.text}”"
+        if form.button is not None:
+            press = ({"action": "click", "role": "button", "name": form.button.label},)
+            goal += f" and press “{form.button.label}”"
+        yield from _first_listed(facts, page, form, chosen, (chosen.act, *press), goal)
         yield TaskCandidate(
             "filter",
             "filter/option",
-            (form.action, lists[0].name, value),
-            f"On the page “{page.subject}”, set “{lists[0].title}” to “{label}”{pressed}.",
-            _request(form, {lists[0].name: value}),
+            (form.action, lists[0].name, chosen.sent),
+            f"{goal}.",
+            _request(form, {lists[0].name: chosen.sent}),
             (page.url,),
-            (_Filling(lists[0], label, value).act, *press),
-            neighbours=((_Filling(lists[0], other_label, other_value).act, *press),),
+            (chosen.act, *press),
+            neighbours=((other.act, *press),),
         )
 
 
-def _names(form: SiteForm) -> set[str]:
-    return {each.name for each in form.controls}
+def _is_only_action(facts: SiteFacts, page: SitePage, control: SiteControl) -> bool:
+    """Return whether all forms with a field, on pages of the same subject, are sent to one URL."""
+    alike = [facts.site.pages[url] for url in facts.subjects[fold(page.subject)]]
+    forms = (form for other in alike for form in other.forms)
+    names = ((form.action, {each.name for each in form.controls}) for form in forms)
+    return len({action.partition("?")[0] for action, found in names if control.name in found}) <= 1
+
+
+def _first_listed(
+    facts: SiteFacts, page: SitePage, form: SiteForm, chosen: _Filling, acts: tuple[Act, ...], goal: str
+) -> Iterator[TaskCandidate]:
+    """Yield the question for the item that a chosen option puts first, if it is another one than before."""
+    result = facts.site.landing(_target(form, chosen.control, chosen.sent))
+    first = facts.site.pages[result].items if result else ()
+    if len(first) > 2 and page.items and first[0].name != page.items[0].name:
+        others = dict.fromkeys(each.name for each in (*first[1:10], *page.items[:5]))
+        yield TaskCandidate(
+            "sort",
+            "sort/option",
+            (page.subject, chosen.control.name, chosen.sent),
+            f"{goal}. Which item is then listed first? Answer with its name.",
+            AnswerEvaluator(exact=first[0].name),
+            (page.url,),
+            acts,
+            answer=first[0].name,
+            wrong=tuple(name for name in others if name != first[0].name),
+            shows=(first[0].name,),
+            lands=(result,),
+        )
 
 
 def _is_single(facts: SiteFacts, page: SitePage, form: SiteForm) -> bool:

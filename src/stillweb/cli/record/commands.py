@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -347,25 +347,14 @@ def crawl(
     reach = {"budget": given["explore"], "record": options.record, "login": options.login}
     exploring = explore_from(exploring, given["explore_skip"], **reach)
     ca = CertAuthority.load_or_init(given["certs_dir"])
-    with (
-        collection_to_fill(given["root"], given["name"], append=given["append"]) as collection,
-        CrawlProgress() as bar,
-    ):
-        try:
-            report = until_signal(crawl_pages(given["urls"], collection, ca, options, bar.show, bar.stage))
-        except click.Abort:
-            if collection.page_list():
-                bar.say("the recorded pages are stored; run again with --append to continue")
-            raise
+    with collection_to_fill(given["root"], given["name"], append=given["append"]) as collection:
+        report = _crawl(collection, ca, options, given["urls"])
     again = twice_after(collection, ca, options, given["keep_second"]) if given["twice"] else None
     explored = explore_after(collection, ca, options, given["urls"], exploring) if given["explore"] else None
     if given["as_json"]:
-        print_json(
-            asdict(report)
-            | {"collection": given["name"]}
-            | ({"explored": asdict(explored)} if explored else {})
-            | ({"twice": asdict(again)} if again else {})
-        )
+        more = {"explored": explored, "twice": again}
+        found = {name: asdict(each) for name, each in more.items() if each}
+        print_json({**asdict(report), "collection": given["name"], **found})
     else:
         print_crawl(report, collection)
         if again:
@@ -374,3 +363,15 @@ def crawl(
             print_explored(given["name"], explored)
     if any(url in report.failed_pages for url in report.seeds):
         ctx.exit(1)
+
+
+def _crawl(
+    collection: Collection, ca: CertAuthority, options: CrawlOptions, urls: Sequence[str]
+) -> CrawlReport:
+    with CrawlProgress() as bar:
+        try:
+            return until_signal(crawl_pages(urls, collection, ca, options, bar.show, bar.stage))
+        except click.Abort:
+            if collection.page_list():
+                bar.say("the recorded pages are stored; run again with --append to continue")
+            raise

@@ -15,7 +15,6 @@ resumes if it has a folder: each run is stored under the digest of its inputs.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import statistics
 import sys
@@ -47,6 +46,7 @@ from stillweb.env import EnvOptions, Observe, Trace, run_trace
 from stillweb.env.episode.determinism import level_of
 from stillweb.env.episode.perturbation import PERTURB, Perturbation
 from stillweb.errors import CollectionNotFound, StillwebError, TaskError, UsageError
+from stillweb.files import write_atomically
 from stillweb.matching.resolver import UnrecordedAnswers
 from stillweb.options import Option, format_counts, parse_counts
 from stillweb.replay import ReplayClient, ReplayInfo
@@ -97,7 +97,6 @@ class CertifySetup:
 
     Attributes:
         collection, environment_id: name and digest of the replayed pack.
-        observe: forms of observation.
         has_ledger: whether the server has a ledger per session.
     """
 
@@ -107,12 +106,9 @@ class CertifySetup:
     environment_id: str
     backend: str
     level: str
-    observe: tuple[str, ...]
+    options: CertifyOptions
     folder: Path
     has_ledger: bool = True
-    unrecorded: UnrecordedAnswers = field(default_factory=UnrecordedAnswers)
-    perturb: Perturbation | None = None
-    perturb_seed: int = 0
     first_runs: FirstRuns = field(default_factory=FirstRuns)
 
     @property
@@ -120,16 +116,17 @@ class CertifySetup:
         return ContentStore(self.folder / "observations")
 
     def path(self, trace: Trace, condition: Condition, index: int) -> Path:
+        options = self.options
         inputs = {
             "environment_id": self.environment_id,
             "backend": self.backend,
             "level": self.level,
-            "observe": list(self.observe),
+            "observe": list(options.forms),
             "browser": self.browser.version,
             "trace": trace_dict(trace),
             "run": [condition.jobs, condition.loaded, index],
-            **({"unrecorded": asdict(self.unrecorded)} if self.unrecorded else {}),
-            **({"perturb": [asdict(self.perturb), self.perturb_seed]} if self.perturb else {}),
+            **({"unrecorded": asdict(options.unrecorded)} if options.unrecorded else {}),
+            **({"perturb": [asdict(options.perturb), options.perturb_seed]} if options.perturb else {}),
         }
         name = digest_of(inputs).removeprefix("sha256:")
         return self.folder / "runs" / f"{name}.json"
@@ -199,16 +196,16 @@ async def _env(setup: CertifySetup, traces: Iterable[Trace]) -> AsyncIterator[Wa
         setup.store,
         setup.first_runs,
         level=setup.level,
-        observe=setup.observe,
+        observe=setup.options.forms,
         browser=setup.browser,
         options=EnvOptions(
             max_steps=longest + 1,
             action_seconds=_ACTION,
             step_seconds=_STEP,
             off_path="follow",
-            unrecorded=setup.unrecorded,
-            perturb=setup.perturb,
-            perturb_seed=setup.perturb_seed,
+            unrecorded=setup.options.unrecorded,
+            perturb=setup.options.perturb,
+            perturb_seed=setup.options.perturb_seed,
         ),
     ) as env:
         yield env
@@ -248,10 +245,7 @@ async def _run(env: WatchedEnv, trace: Trace, condition: Condition, index: int) 
 
 
 def _store(path: Path, run: TraceRepetition) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{hashlib.sha256(run.trace.encode()).hexdigest()[:8]}.partial")
-    partial.write_bytes(_STEPS.dump_json(run.steps, by_alias=True))
-    partial.replace(path)
+    write_atomically(path, _STEPS.dump_json(run.steps, by_alias=True), durable=False)
 
 
 def _stored(path: Path, trace: str, condition: Condition, index: int) -> TraceRepetition | None:
@@ -342,10 +336,8 @@ async def certify(
             f"the server does not serve {collection!r}", hint=f"stillweb replay {collection}"
         )
     async with _setup(client, collection, info, options, level, browser) as setup:
-        runs = await _all_runs(setup, traces, options, on_run)
-        results = [
-            await asyncio.to_thread(_trace_result, trace, runs, options, setup.store) for trace in traces
-        ]
+        runs = await _all_runs(setup, traces, on_run)
+        results = [await asyncio.to_thread(_trace_result, trace, runs, setup) for trace in traces]
     return Certificate(
         collection=collection,
         environment_id=setup.environment_id,
@@ -387,12 +379,9 @@ async def _setup(
             info.collections[collection],
             info.backend,
             level.value,
-            options.forms,
+            options,
             folder,
             has_ledger=bool(info.features.get("ledger")),
-            unrecorded=options.unrecorded,
-            perturb=options.perturb,
-            perturb_seed=options.perturb_seed,
         )
 
 
@@ -419,29 +408,24 @@ def _check(traces: Sequence[Trace]) -> None:
 
 
 async def _all_runs(
-    setup: CertifySetup,
-    traces: Sequence[Trace],
-    options: CertifyOptions,
-    on_run: Callable[[TraceRepetition], None],
+    setup: CertifySetup, traces: Sequence[Trace], on_run: Callable[[TraceRepetition], None]
 ) -> list[TraceRepetition]:
     runs: list[TraceRepetition] = []
     try:
-        for condition in options.conditions:
-            runs += await make_runs(setup, traces, condition, options.runs, on_run)
+        for condition in setup.options.conditions:
+            runs += await make_runs(setup, traces, condition, setup.options.runs, on_run)
     except ExceptionGroup as group:
         ours, _ = group.split(StillwebError)
         raise (ours or group).exceptions[0] from None
     return runs
 
 
-def _trace_result(
-    trace: Trace, every: Sequence[TraceRepetition], options: CertifyOptions, store: ContentStore
-) -> TraceResult:
+def _trace_result(trace: Trace, every: Sequence[TraceRepetition], setup: CertifySetup) -> TraceResult:
     runs = [run for run in every if run.trace == trace.name]
     reference = reference_of(runs)
     error = next((run.failure for run in runs if run.failure), "")
     if reference is None:
-        groups = tuple(_group(condition, runs, ()) for condition in options.conditions)
+        groups = tuple(_group(condition, runs, ()) for condition in setup.options.conditions)
         return TraceResult(trace, (), groups, 0, {}, error=error)
     ended = [run for run in runs if not run.failure]
     stream = stream_of(reference.steps)
@@ -452,12 +436,12 @@ def _trace_result(
         # The run that differs earliest shows the first cause.
         first = min(differing, key=lambda run: _agreement(stream, stream_of(run.steps)))
         divergence = explain(
-            trace.name, reference.steps, first.steps, store, runs=len(differing), streams=streams
+            trace.name, reference.steps, first.steps, setup.store, runs=len(differing), streams=streams
         )
     return TraceResult(
         trace,
         tuple(_step_result(index, reference, ended) for index in range(len(reference.steps))),
-        tuple(_group(condition, runs, stream) for condition in options.conditions),
+        tuple(_group(condition, runs, stream) for condition in setup.options.conditions),
         streams,
         {
             form: len({tuple(step.digests.get(form, "") for step in run.steps) for run in ended})
