@@ -230,20 +230,11 @@ async def _load(
     recorder = PageRecorder(context, setting.digests, bodies=setting.baseline)
     activity = recorder.activity
     page = await context.new_page()
-    download: asyncio.Future[Download] = asyncio.get_running_loop().create_future()
-
-    def begun(it: Download) -> None:  # a function, because Playwright sets attributes on listeners
-        download.set_result(it)
-
-    page.once("download", begun)
     began = perf()
     end = asyncio.get_running_loop().time() + _VISIT_SHARE * setting.page_timeout
-    try:
-        loaded = await _navigate(page, visit.url, _NAVIGATION_SHARE * setting.page_timeout)
-    except PlaywrightError as error:
-        if DOWNLOAD not in error.message:
-            raise
-        return await _await_download(await download, visit, timestamp)
+    loaded = await _navigate(page, visit.url, _NAVIGATION_SHARE * setting.page_timeout)
+    if isinstance(loaded, Download):
+        return await _await_download(loaded, visit, timestamp)
     recorder.load_ms = 1000 * (perf() - began)
     if not loaded and (missing := _missing_document(page.url, activity)):
         return Visited(visit, timestamp, error=missing)
@@ -335,8 +326,23 @@ async def _await_download(download: Download, visit: Visit, timestamp: str) -> V
     return Visited(visit, timestamp, is_file=True)
 
 
-async def _navigate(page: BrowserPage, url: str, timeout: float) -> bool:
-    """Go to a page; return True if its load event fired."""
+async def _navigate(page: BrowserPage, url: str, timeout: float) -> bool | Download:
+    """Go to a page; return whether its load event fired, or the download that came instead of a page."""
+    download: asyncio.Future[Download] = asyncio.get_running_loop().create_future()
+
+    def begun(it: Download) -> None:  # a function, because Playwright sets attributes on listeners
+        download.set_result(it)
+
+    page.once("download", begun)
+    try:
+        return await _fires_load(page, url, timeout)
+    except PlaywrightError as error:
+        if DOWNLOAD not in error.message:
+            raise
+        return await download
+
+
+async def _fires_load(page: BrowserPage, url: str, timeout: float) -> bool:
     broken = asyncio.Event()
 
     def failed(request: Request) -> None:
