@@ -53,6 +53,18 @@ def test_times_in_json_move_with_the_clock() -> None:
     assert learned(make) == ["json:start.before_ /api"]
 
 
+def test_times_inside_of_a_text_move_with_the_clock() -> None:
+    def make(now: datetime, more: str = "") -> Request:
+        return get(f"/?filter=ts%20%3E%20{ms(now - HOUR)}%20AND%20ts%20%3C%20{ms(now)}{more}")
+
+    assert learned(make) == ["query:filter /"]
+    assert not learned(make, second=lambda now: make(now, "%20OR%20x"))  # another text
+    assert not learned(
+        lambda now: get(f"/?filter=ts%20%3E%20{ms(START)}"),
+        second=lambda now: get(f"/?filter=ts%20%3E%20{ms(START + HOUR)}"),
+    )  # moved otherwise
+
+
 def test_a_later_walk_may_be_slower() -> None:
     assert learned(lambda now: get(f"/?until={ms(now)}"), later=LATER + timedelta(seconds=9.25))
 

@@ -142,6 +142,49 @@ _hit(
     "the next week, its end computed when the page was opened",
 )
 
+
+# Times inside of a text, as in a filter expression.
+def _filter(start: object, end: object, more: str = "") -> Ask:
+    return get(f"/?filter={quote(f'ts > {start} AND ts < {end}{more}')}")
+
+
+_hit("text", _filter(NOW - 7 * DAY, NOW), _filter(THEN - 7 * DAY, THEN), "the last week")
+_hit(
+    "text-iso",
+    post({"filter": f"[{_iso(NOW - DAY)} TO {_iso(NOW)}]"}),
+    post({"filter": f"[{_iso(THEN - DAY)} TO {_iso(THEN)}]"}),
+    "the last day",
+)
+_hit(
+    "text-beside",
+    get(f"/?until={NOW}&filter={quote(f'ts > {NOW - HOUR}')}"),
+    get(f"/?until={THEN}&filter={quote(f'ts > {THEN - HOUR}')}"),
+    "the last hour, its end apart",
+)
+_miss("text-size", _filter(NOW - 7 * DAY, NOW), _filter(THEN - 8 * DAY, THEN), "eight days")
+_miss(
+    "text-start-kept",
+    _filter(START + 1000 - DAY, NOW),
+    _filter(START + 9000 - DAY, THEN),
+    "in a text, a second more may be another value",
+)
+_miss("text-words", _filter(NOW - DAY, NOW), _filter(THEN - DAY, THEN, " AND ok"), "another filter")
+_miss("text-order", _filter(NOW - DAY, NOW), _filter(THEN, THEN - DAY), "from the end to the start")
+_miss("text-picked", _filter(NOW - 9 * DAY, NOW - DAY), _filter(NOW - 8 * DAY, NOW - DAY), "past days")
+_miss(
+    "text-number",
+    _filter(NOW - DAY, NOW, " AND id = 1763000001"),
+    _filter(THEN - DAY, THEN, " AND id = 1763000002"),
+    "another id",
+)
+_miss(
+    "text-time",
+    _filter(NOW - DAY, NOW, f" AND id = {START - 8 * DAY - 1}"),
+    _filter(THEN - DAY, THEN, f" AND id = {START - 8 * DAY - 2}"),
+    "another id like a time",
+)
+_miss("text-part", _filter(f"b{NOW}x", NOW), _filter(f"b{THEN}x", THEN), "a cursor in the text")
+
 # Another range.
 _miss("size", _range(NOW - HOUR, NOW), _range(THEN - 2 * HOUR, THEN), "two hours")
 _miss("size-minute", _range(NOW - 5 * MINUTE, NOW), _range(THEN - 6 * MINUTE, THEN), "six minutes")
@@ -278,9 +321,9 @@ _miss("json-id", post({"id": NOW}), post({"id": THEN}), "an id like a time")
 TIMES: tuple[Unseen, ...] = tuple(_cases.made)
 
 _NAMES = {
-    "query": ("since", "until"),
+    "query": ("since", "until", "filter"),
     "form": ("since", "until"),
-    "json": ("runs.start.after_", "runs.start.before_", "variables.a", "variables.b"),
+    "json": ("runs.start.after_", "runs.start.before_", "variables.a", "variables.b", "filter"),
 }
 _LINES = [
     f'  - {{where: {where}, name: {name}, shape: clock, host: "{_HOST}*.example", origin: learned}}'

@@ -33,7 +33,7 @@ from stillweb.coverage import (
 )
 from stillweb.coverage.agents import WalkPolicies
 from stillweb.coverage.causes import Obstacles
-from stillweb.coverage.fill import choose_unused
+from stillweb.coverage.fill import Addresses, choose_unused
 from stillweb.coverage.report import CausePicture, write_report
 from stillweb.coverage.until import needs_walks, no_time
 from stillweb.errors import UsageError
@@ -269,6 +269,17 @@ def test_filling_walks_use_each_control_of_a_page_template_before_they_repeat_on
     chosen = Counter(choose_unused(page, {}, URL, used, AvoidRules.of(), rng)["bid"] for page in pages)
     assert set(chosen) == {"a1", "a2", "a3", "a4"}
     assert max(chosen.values()) - min(chosen.values()) <= 8
+
+
+def test_filling_walks_open_an_address_of_each_template_and_few_of_a_folder():
+    addresses = Addresses(lambda url: "logout" not in url)
+    assert addresses.visit(f"{URL}#/items/1/edit")
+    assert not addresses.visit(f"{URL}#/items/2/edit")
+    routes = ["#/items/3/edit", "#/items/3/runs?tab=1", "#/items/4/runs?tab=2", "#place", "logout", "about"]
+    addresses.note(URL + each for each in routes)
+    assert [addresses.take() for _ in range(4)] == [f"{URL}#/items/3/runs?tab=1", URL, f"{URL}about", ""]
+    addresses.note(f"{URL}wiki/Page-{letter}" for letter in "abcdefghi")
+    assert len([each for each in iter(addresses.take, "")]) == 6
 
 
 def test_filling_walks_leave_destructive_controls_alone_and_go_back_from_an_empty_page():

@@ -12,7 +12,7 @@ from stillweb.collections.branches import FormOutcome
 from stillweb.collections.misses import Missed
 from stillweb.diff.certify.rates import FailureRate, rate
 from stillweb.matching.parts import Parts, Where
-from stillweb.matching.values import ValueKind, kind_of
+from stillweb.matching.values import TIMES_IN_TEXT, ValueKind, kind_of
 from stillweb.model import MUTATIONS, Request
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
@@ -219,7 +219,8 @@ def request_holds_time(request: Request, recorded_at: str) -> bool:
     """Return whether a value of a request is the time of a recording."""
     visit = (from_timestamp(recorded_at).timestamp(),)
     leaves = Parts.of(request).leaves(_VALUES)
-    return any(kind_of(leaf.text, visit) is ValueKind.TIME for leaf in leaves)
+    texts = (text for leaf in leaves for text in (leaf.text, *TIMES_IN_TEXT.findall(leaf.text)))
+    return any(kind_of(text, visit) is ValueKind.TIME for text in texts)
 
 
 def _with_time(misses: list[Missed], recorded_at: str) -> set[tuple[str, str]]:

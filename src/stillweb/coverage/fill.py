@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -48,13 +48,16 @@ from stillweb.replay import ReplayClient, ensure_sealed
 from stillweb.replay.ledger.file import LedgerLine
 from stillweb.replay.ledger.misses import gather_misses
 from stillweb.replay.onmiss.loopback import Head
-from stillweb.urls import host_of, wire_url
+from stillweb.urls import host_of, page_address, wire_url
 
 _STEPS = 30  # of one walk
 _SLOW, _WALKS = 3.0, 5  # seconds of a start after which a context is used for several walks, and how many
 _DRY = 200  # requesting steps over which the share of new answers is taken
 _ENTER = 0.5  # share of filled fields that Enter is pressed in
 _BACK = 0.05  # share of steps that go back
+_OPENED = 0.25  # share of steps that open an address of a template that no walk has opened
+_SIBLINGS = 6  # addresses of one folder that are opened; harvests fetch the others
+_LINK = re.compile(r"\]\((https?://[^\s)]+)\)")
 _WORD = re.compile(r"[^\W_]{3,}")
 _DIGITS = re.compile(r"\d+")
 _TEXT = frozenset(("textbox", "searchbox", "spinbutton"))
@@ -267,6 +270,10 @@ class _LiveSite:
         is_page = destination(request.headers) == "document"
         return not self._avoid.forbids("", url) and (not is_page or self._scope.contains(url))
 
+    def is_opened(self, url: str) -> bool:
+        """Return whether a walk may open an address."""
+        return self._scope.contains(url) and host_of(url) in self.hosts and not self._avoid.forbids("", url)
+
     async def _fetch(self, request: Request) -> Exchange | None:
         body = request.raw_body if request.method == "POST" else None
         fields = tuple(each for each in request.headers if each[0].lower() not in _NOT_SENT)
@@ -319,6 +326,7 @@ class _FillingWalks:
         self._on_step = on_step
         self._end = clock.monotonic() + options.seconds
         self._used: Counter[tuple[str, ...]] = Counter()
+        self._addresses = Addresses(site.is_opened)
         self._recent: deque[bool] = deque(maxlen=_DRY)
         self._lines: list[LedgerLine] = []
         self._fetched = 0
@@ -388,7 +396,14 @@ class _FillingWalks:
         for _ in range(_STEPS):
             if self.is_over:
                 break
-            action = choose_unused(seen, action, start, self._used, self._options.avoid, rng)
+            if self._addresses.visit(seen.url):
+                shown = await vector.observe(session, "markdown")
+                self._addresses.note(_LINK.findall(shown.markdown or ""))
+            address = self._addresses.take() if rng.random() < _OPENED else ""
+            if address:
+                action = {"action": "goto", "url": address}
+            else:
+                action = choose_unused(seen, action, start, self._used, self._options.avoid, rng)
             seen, _, terminated, truncated, info = await vector.step(session, action)
             traffic = info["traffic"]
             self.report.steps += 1
@@ -403,6 +418,50 @@ class _FillingWalks:
             if terminated or truncated:
                 return False
         return True
+
+
+class Addresses:
+    """Addresses in links of walked pages, of templates that no walk has opened.
+
+    An application draws a view for each route. A walk that only clicks reaches few of them. Opening one makes
+    its requests, which harvests then repeat for the other entries of the same template.
+    """
+
+    def __init__(self, is_opened: Callable[[str], bool]) -> None:
+        self._is_opened = is_opened
+        self._waiting: dict[str, str] = {}
+        self._known: set[str] = set()
+        self._visited: set[str] = set()
+        self._folders: Counter[str] = Counter()
+
+    def visit(self, url: str) -> bool:
+        """Note the address of a page; return whether it is the first of its template."""
+        template = url_template(url)
+        self._waiting.pop(template, None)
+        is_first = template not in self._visited
+        self._visited.add(template)
+        self._known.add(template)
+        return is_first
+
+    def note(self, urls: Iterable[str]) -> None:
+        """Take the links of a page."""
+        for address in map(page_address, urls):
+            template = url_template(address)
+            if template not in self._known and self._is_opened(address):
+                self._known.add(template)
+                self._waiting[template] = address
+
+    def take(self) -> str:
+        """Return the address to open next, of the folder that was opened least; "" if there is none."""
+
+        def opened(template: str) -> int:
+            return self._folders[template.rpartition("/")[0]]
+
+        template = min(self._waiting, key=opened, default="")
+        if not template or opened(template) >= _SIBLINGS:
+            return ""
+        self._folders[template.rpartition("/")[0]] += 1
+        return self._waiting.pop(template)
 
 
 def choose_unused(

@@ -409,7 +409,9 @@ class _Loop:
         fresh = {(each.method, each.url, each.body_digest): each for each in misses}
         writes = [each for key, each in fresh.items() if key not in self._written]
         self._written |= fresh.keys()
-        return await self._harvest(writes, 0, _FOLLOW, writes=not self._options.read_only)
+        # Links wait where walks found no write: the rest of the pass is theirs.
+        share = _FOLLOW if any(map(needs_walks, writes)) else 1.0
+        return await self._harvest(writes, 0, share, writes=not self._options.read_only)
 
     async def _harvest(self, misses: list[Missed], walked: int, share: float, *, writes: bool = False) -> int:
         base = self._options.harvest

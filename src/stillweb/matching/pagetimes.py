@@ -12,15 +12,17 @@ clock; when requested, within `AHEAD` of the page's clock as the environment las
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from stillweb.matching.values import CLOCK, fits
+from stillweb.matching.values import CLOCK, TIMES_IN_TEXT, fits
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Hashable)
 
 RECORDED = timedelta(minutes=10)
 AHEAD = timedelta(seconds=10)
@@ -92,12 +94,46 @@ def _spelled(text: str) -> Instant | None:
     return _iso(text) if fits("datetime", text) else None
 
 
-def distances(times: Mapping[T, Instant], start: int) -> tuple[Instant, dict[T, str]] | None:
+@dataclass(frozen=True, slots=True)
+class TimedText:
+    """A text and its times; `around` are the texts before, between and after them."""
+
+    around: tuple[str, ...]
+    times: tuple[Instant, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """True for a time and nothing else."""
+        return self.around == ("", "")
+
+    @classmethod
+    def of(cls, text: str) -> TimedText | None:
+        """Return a text that is a time or holds times, such as a filter expression; None for another."""
+        if (whole := instant_of(text)) is not None:
+            return cls(("", ""), (whole,))
+        found = [match for match in TIMES_IN_TEXT.finditer(text) if _spelled(match[0]) is not None]
+        if not found:
+            return None
+        ends = [0, *(match.end() for match in found)]
+        starts = [*(match.start() for match in found), len(text)]
+        around = tuple(text[end:start] for end, start in zip(ends, starts, strict=True))
+        return cls(around, tuple(filter(None, (instant_of(match[0]) for match in found))))
+
+    def written(self, times: Iterable[str]) -> str:
+        """Return the form of the text with other forms of its times."""
+        forms = list(times)
+        return forms[0] if self.is_whole else f"{CLOCK} {json.dumps([self.around, forms])}"
+
+
+def distances(
+    times: Mapping[T, Instant], start: int, inside: AbstractSet[T] = frozenset()
+) -> tuple[Instant, dict[T, str]] | None:
     """Return the anchor, and for each time its notation and distance from the anchor.
 
     Args:
         times: of one request, by location.
         start: of the recording's page clock, in microseconds.
+        inside: those inside of longer texts. Their distances are not rounded: a number there may be another.
 
     Returns:
         None if no time is near the start, or none is exact to a second.
@@ -107,11 +143,12 @@ def distances(times: Mapping[T, Instant], start: int) -> tuple[Instant, dict[T, 
         return None
     anchor = min(near, key=lambda each: (each.step, -each.at))
     return anchor, {
-        place: f"{CLOCK} {each.notation} {_distance(each, anchor)}" for place, each in times.items()
+        place: f"{CLOCK} {each.notation} {_distance(each, anchor, rounded=place not in inside)}"
+        for place, each in times.items()
     }
 
 
-def _distance(one: Instant, anchor: Instant) -> str:
+def _distance(one: Instant, anchor: Instant, *, rounded: bool) -> str:
     """Return how long a time is before the anchor, in microseconds.
 
     The finer of the two is rounded down to the other's unit, as pages do. A page may compute the start of
@@ -121,7 +158,7 @@ def _distance(one: Instant, anchor: Instant) -> str:
     """
     step = max(one.step, anchor.step)
     distance = (anchor.at // step - one.at // step) * step
-    for least, unit in _ROUNDED if one.at % (60 * _SECOND) else ():
+    for least, unit in _ROUNDED if rounded and one.at % (60 * _SECOND) else ():
         if abs(distance) >= least * _SECOND:
             return f"{distance // (unit * _SECOND)} of {unit} s"
     return f"{distance}"

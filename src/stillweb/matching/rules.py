@@ -31,7 +31,7 @@ import yaml
 
 from stillweb.errors import CollectionError
 from stillweb.matching.keys import KEY_SIZE
-from stillweb.matching.pagetimes import Instant, distances, instant_of, microseconds
+from stillweb.matching.pagetimes import Instant, TimedText, distances, microseconds
 from stillweb.matching.parts import Leaf, Parts, Where
 from stillweb.matching.values import CLOCK, SET, SHAPES, elements, fits
 from stillweb.model import Request, header
@@ -357,17 +357,23 @@ class Rules:
         if self.clock is None:
             return None
         parts, fitting = self._fitting(request)
-        times = {
-            leaf: instant
+        texts = {
+            leaf: text
             for leaf, rule in fitting
-            if rule.shape == CLOCK and (instant := instant_of(leaf.text)) is not None
+            if rule.shape == CLOCK and (text := TimedText.of(leaf.text)) is not None
         }
-        found = distances(times, microseconds(self.clock))
+        times = {(leaf, at): time for leaf, text in texts.items() for at, time in enumerate(text.times)}
+        inside = {key for key in times if not texts[key[0]].is_whole}
+        found = distances(times, microseconds(self.clock), inside)
         if found is None or parts is None:
             return None
-        now, forms = found
+        now, by_time = found
+        written = {
+            leaf: text.written(by_time[leaf, at] for at in range(len(text.times)))
+            for leaf, text in texts.items()
+        }
         # With its place, since `without` sorts the forms.
-        forms = {leaf: f"{form} {leaf.where} {json.dumps(leaf.at)}" for leaf, form in forms.items()}
+        forms = {leaf: f"{form} {leaf.where} {json.dumps(leaf.at)}" for leaf, form in written.items()}
         others: dict[Leaf, str] = {}
         for leaf, rule in fitting:
             if rule.shape != CLOCK and rule.origin is not RuleOrigin.GUESSED:

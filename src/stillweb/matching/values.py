@@ -19,6 +19,12 @@ CLOCK = "clock"
 _DATE = r"[12][0-9]{3}-[01][0-9]-[0-3][0-9]"
 _TIME = r"[0-2][0-9]:[0-5][0-9](:[0-6][0-9](\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?"
 
+TIMES_IN_TEXT = re.compile(
+    rf"(?<![\w.:+-])(?:1[0-9]{{12}}|{_DATE}[T ][0-2][0-9]:[0-5][0-9]:[0-6][0-9](?:\.[0-9]{{1,9}})?"
+    r"(?:Z|[+-][0-9]{2}:?[0-9]{2})?)(?![\w.:+-])"
+)
+"""Times inside of a longer text. Numbers of seconds are left out: identifiers have ten digits, too."""
+
 SHAPES: dict[str, re.Pattern[str]] = {
     name: re.compile(pattern)
     for name, pattern in {
@@ -42,6 +48,8 @@ SHAPES: dict[str, re.Pattern[str]] = {
 
 def fits(shape: str, value: str) -> bool:
     """Return True if a value has a named shape."""
+    if shape == CLOCK and TIMES_IN_TEXT.search(value):
+        return True
     return SHAPES[shape].fullmatch(value) is not None
 
 
@@ -53,7 +61,7 @@ def elements(text: str) -> tuple[str, ...]:
 
 def shape_of(values: list[str]) -> str:
     """Return the narrowest shape that all values have."""
-    return next(name for name in SHAPES if all(fits(name, value) for value in values))
+    return next(name for name in SHAPES if all(SHAPES[name].fullmatch(value) for value in values))
 
 
 DAY = 86400.0

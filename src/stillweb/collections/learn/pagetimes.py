@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from stillweb.matching.pagetimes import RECORDED, Instant, instant_of, microseconds
+from stillweb.matching.pagetimes import RECORDED, Instant, TimedText, microseconds
 from stillweb.matching.parts import Leaf, Parts, Where
 from stillweb.matching.rules import ANY_PATH, Rule, RuleOrigin, Rules
 from stillweb.matching.values import CLOCK, ValueKind, kind_of
@@ -31,11 +31,16 @@ _GENERAL = 3  # paths of a host with the same rule make it a rule of the host
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """A request, its times, and its values that rules drop already, such as a cache-buster."""
+    """A request, its texts with times, and its values that rules drop already, such as a cache-buster."""
 
     parts: Parts
-    times: dict[Leaf, Instant]
+    texts: dict[Leaf, TimedText]
     dropped: tuple[Leaf, ...]
+
+    @property
+    def times(self) -> list[tuple[Leaf, Instant]]:
+        """All times in order, each with its place."""
+        return [(leaf, time) for leaf, text in self.texts.items() for time in text.times]
 
 
 Walks = Iterable[tuple[Iterable[Request], Iterable[Request]]]
@@ -70,21 +75,22 @@ def _timed(request: Request, known: Rules) -> _Timed | None:
     names = {name for alias in known.aliases(request) if not alias.guessed for name in alias.names}
     leaves = list(parts.leaves(_PLACES))
     dropped = tuple(leaf for leaf in leaves if f"{leaf.where}:{leaf.name}" in names)
-    times = {
-        leaf: time for leaf in leaves if leaf not in dropped and (time := instant_of(leaf.text)) is not None
+    texts = {
+        leaf: text for leaf in leaves if leaf not in dropped and (text := TimedText.of(leaf.text)) is not None
     }
-    return _Timed(parts, times, dropped) if times else None
+    return _Timed(parts, texts, dropped) if texts else None
 
 
 def _likeness(timed: _Timed) -> bytes:
-    return timed.parts.without(dict.fromkeys((*timed.times, *timed.dropped), CLOCK))
+    texts = {leaf: text.written(CLOCK for _ in text.times) for leaf, text in timed.texts.items()}
+    return timed.parts.without(dict.fromkeys(timed.dropped, CLOCK) | texts)
 
 
 def _moved(one: _Timed, other: _Timed, start: datetime, later: timedelta) -> list[Leaf]:
     """Return the times that differ, if they moved together, by the clock's difference, near its time."""
     pairs = [
         (leaf, before, after)
-        for (leaf, before), after in zip(one.times.items(), other.times.values(), strict=True)
+        for (leaf, before), (_, after) in zip(one.times, other.times, strict=True)
         if before != after
     ]
     if not pairs or any(before.notation != after.notation for _, before, after in pairs):
@@ -98,7 +104,7 @@ def _moved(one: _Timed, other: _Timed, start: datetime, later: timedelta) -> lis
     near = any(
         all(each.is_within(at, RECORDED) for each, at in zip(pair[1:], begun, strict=True)) for pair in pairs
     )
-    return [leaf for leaf, _, _ in pairs] if near else []
+    return list(dict.fromkeys(leaf for leaf, _, _ in pairs)) if near else []
 
 
 def _rule(parts: Parts, leaf: Leaf) -> Rule:
