@@ -9,6 +9,7 @@
     │   └── ExtraNotInstalled   an optional dependency of stillweb
     ├── CollectionError         the data on disk; the message has file:offset
     │   ├── MalformedWarc
+    │   │   └── NoResponses     a valid archive without a response to a URL
     │   ├── MalformedCdxj
     │   ├── MalformedWacz
     │   ├── MalformedHar
@@ -122,6 +123,10 @@ class CollectionError(StillwebError):
 
 class MalformedWarc(CollectionError):
     """A file is not WARC or ARC, or a record in it is truncated or invalid."""
+
+
+class NoResponses(MalformedWarc):
+    """An archive holds no response to a URL, so nothing could be replayed."""
 
 
 class MalformedCdxj(CollectionError):

@@ -6,6 +6,8 @@ import asyncio
 import os
 import shutil
 import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,10 @@ from stillweb.collections.check import check
 from stillweb.collections.layout import Collection
 from stillweb.errors import ProgramNotFound, RecordError, UsageError
 from stillweb.record.browsertrix.run import BrowsertrixCrawl, Job
+from stillweb.record.browsertrix.settings import IMAGE as CRAWLER
 from stillweb.record.browsertrix.settings import Container
-from stillweb.record.options import CrawlOptions
+from stillweb.record.options import CrawlOptions, RecordOptions
+from stillweb.record.proxy.resolve import parse_all
 
 pytestmark = [pytest.mark.docker, pytest.mark.shared, pytest.mark.timeout(600)]
 
@@ -109,3 +113,60 @@ async def test_the_stand_in_works_as_the_owner_of_the_volume(image, tmp_path):
     assert containers() == ""
     report = await BrowsertrixCrawl(job(tmp_path, image, append=True)).run()
     assert len(report.pages) == 3
+
+
+class Site(ThreadingHTTPServer):
+    """A site of two pages; the first one frames an address of this machine that no rule names."""
+
+    class Handler(BaseHTTPRequestHandler):
+        server: Site
+
+        def do_GET(self) -> None:
+            self.server.asked.append((self.headers["Host"], self.headers["Accept-Language"]))
+            port = self.server.server_port
+            private = f"<iframe src='http://127.0.0.1:{port}/secret'></iframe>"
+            body = (
+                f"<title>Lamps</title><a href='/brass'>Brass</a>{private}" if self.path == "/" else "<p>Brass"
+            )
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        super().__init__(("127.0.0.1", 0), self.Handler)
+
+
+@pytest.fixture
+def crawler():
+    """The real crawler's image."""
+    require_docker()
+    if subprocess.run(["docker", "image", "inspect", CRAWLER], capture_output=True).returncode:
+        pytest.skip(f"no image {CRAWLER} here: docker pull {CRAWLER}")
+
+
+@pytest.fixture
+def site():
+    with Site() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+async def test_the_real_crawler_records_by_its_defaults_what_a_rule_with_a_port_names(
+    crawler, site, tmp_path
+):
+    record = RecordOptions(resolve=parse_all([f"lamps.test:80=127.0.0.1:{site.server_port}"]))
+    options = CrawlOptions(limit=3, record=record)
+    one = Job(tmp_path / "collections", "lamps", ["http://lamps.test/"], options)
+    report = await BrowsertrixCrawl(one).run()
+    assert {page.url for page in report.pages} == {"http://lamps.test/", "http://lamps.test/brass"}
+    assert check(Collection.open(one.root, one.name)) == []
+    # The frame was neither reached beside the proxy nor through it.
+    assert {host for host, _ in site.asked} == {"lamps.test"}
+    assert "en-US" in site.asked[-1][1]

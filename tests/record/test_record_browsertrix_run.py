@@ -175,6 +175,7 @@ ENDS = {
     "badurl": (UsageError, "No valid seeds", "", 0),
     "refusedseed": (UpstreamUnreachable, "net::ERR_CONNECTION_REFUSED", "", 0),
     "faillimit": (RecordError, "Failed threshold reached", "", 0),
+    "noname": (UpstreamUnreachable, "Page Load Aborted: DNS Error", "", 0),
     "nopage": (UpstreamUnreachable, "net::ERR_CONNECTION_REFUSED", "", 0),
 }
 

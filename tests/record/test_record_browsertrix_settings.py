@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,12 @@ from stillweb.record.behaviors.options import Behavior
 from stillweb.record.browsertrix.settings import (
     Container,
     dump,
-    resolver_rules,
     run_arguments,
     settings_of,
 )
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
-from stillweb.record.proxy.resolve import parse_all, resolve
+from stillweb.record.proxy.resolve import parse_all
 
 SEED = "https://site.test/shop/list?page=1"
 
@@ -56,7 +54,8 @@ def test_options_become_settings_of_the_same_meaning():
     assert settings == {
         "collection": "shop", "crawlId": "shop", "generateWACZ": True, "text": ["to-warc"],
         "screenshot": ["view"], "saveState": "always", "saveStateInterval": 60,
-        "workers": 3, "pageLoadTimeout": 30, "maxPageRetries": 4, "lang": "de-DE",
+        "workers": 3, "pageLoadTimeout": 30, "maxPageRetries": 4,
+        "extraChromeArgs": ["--accept-lang=de-DE"],
         "scopeType": "domain", "exclude": ["/logout$"], "depth": 2, "sitemap": True, "useRobots": True,
         "pageLimit": 7, "timeLimit": 90, "sizeLimit": 5000, "pageExtraDelay": 9.0,
         "behaviors": ["autoscroll"], "seeds": [{"url": SEED}],
@@ -112,62 +111,29 @@ def test_an_include_holds_besides_the_scope_as_it_does_with_us(kind, include, ur
     assert found == Scope.of(kind, [seed], include).contains(url)
 
 
-RULES = st.lists(
-    st.builds(
-        "{}{}={}{}".format,
-        st.sampled_from(["site.test", "a.site.test", "*.test", "*.site.test", "*"]),
-        st.sampled_from(["", ":80", ":443"]),
-        st.sampled_from(["127.0.0.1", "10.0.0.7", "other.example"]),
-        st.sampled_from(["", ":8443", ":8080"]),
-    ),
-    min_size=1,
-    max_size=5,
-)
+PROXY = "socks5://127.0.0.1:1080"
 
 
-@given(RULES, HOSTS, st.sampled_from([80, 443]))
-def test_chromium_finds_a_host_where_we_do(texts, host, port):
-    rules = parse_all(texts)
-    for rule in resolver_rules(rules).split(", "):
-        word, pattern, place = rule.split(" ")
-        assert word == "MAP"
-        name, _, wanted = pattern.partition(":")
-        if fnmatchcase(host, name) and wanted in ("", str(port)):  # the first that fits counts
-            address, _, to_port = place.partition(":")
-            assert (address, int(to_port or port)) == resolve(rules, host, port)
-            return
-    assert resolve(rules, host, port) == (host, port)
+def call(options: CrawlOptions, container: Container = DOCKER, proxy: str = "") -> list[str]:
+    files = {"upstream-ca.pem": Path("/x/ca.pem")}
+    return run_arguments("label", Path("/data/work"), options, container, files, proxy)
 
 
-def call(options: CrawlOptions, container: Container = DOCKER) -> list[str]:
-    return run_arguments(
-        "label", Path("/data/work"), options, container, {"upstream-ca.pem": Path("/x/ca.pem")}
-    )
-
-
-def test_the_call_mounts_one_volume_and_names_hosts():
-    rules = parse_all(["site.test=10.0.0.1", "b.test=10.0.0.2:8443"])
-    made = call(CrawlOptions(record=RecordOptions(resolve=rules, upstream_ca=Path("/x/ca.pem"))))
-    assert made[:9] == [
-        "docker",
-        "run",
-        "--rm",
-        "--name",
-        "label",
-        "--shm-size",
-        "1g",
-        "-v",
-        "/data/work:/crawls",
-    ]
+def test_the_call_mounts_one_volume():
+    made = call(CrawlOptions(record=RecordOptions(upstream_ca=Path("/x/ca.pem"))))
+    volume = ["-v", "/data/work:/crawls"]
+    assert made[:9] == ["docker", "run", "--rm", "--name", "label", "--shm-size", "1g", *volume]
     assert "/x/ca.pem:/stillweb/upstream-ca.pem:ro" in made
     assert "NODE_EXTRA_CA_CERTS=/stillweb/upstream-ca.pem" in made
-    assert [made[i + 1] for i, word in enumerate(made) if word == "--add-host"] == ["site.test:10.0.0.1"]
     assert "--network" not in made
     assert made[-4:] == ["webrecorder/browsertrix-crawler:1.14.1", "crawl", "--config", "/crawls/config.yaml"]
 
 
-def test_a_site_on_this_machine_needs_its_network_unless_the_user_names_one():
+def test_all_connections_go_through_the_forwarder():
     options = CrawlOptions(record=RecordOptions(resolve=parse_all(["*.test=127.0.0.1:8443"])))
-    made = call(options)
+    made = call(options, proxy=PROXY)
     assert made[made.index("--network") + 1] == "host"
-    assert "host" not in call(options, Container(arguments=("--network=lab",)))
+    assert f"PROXY_SERVER={PROXY}" in made
+    assert "--proxy-bypass-list=<-loopback>" in told(options).settings["extraChromeArgs"]
+    with pytest.raises(UsageError, match="host's network"):
+        call(options, Container(arguments=("--network=lab",)), PROXY)

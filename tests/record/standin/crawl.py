@@ -88,6 +88,8 @@ class Standin:
         if str(self.settings.get("workers", 1)) == "0":
             print("Options:\n  --workers\n\nInvalid values: workers must be positive", file=sys.stderr)
             return 1
+        if "-" in self.settings.get("lang", ""):
+            return self.quit(17, f"Invalid ISO-639-1 country code for --lang: {self.settings['lang']}.")
         self.say(INFO, "general", "Browsertrix-Crawler 1.14.1 (with warcio.js 2.4.11)")
         bad = [url for url in self.seeds() if not re.match(r"https?://[^/]+", url)]
         if bad or end == "badurl":
@@ -103,6 +105,13 @@ class Standin:
         if end == "faillimit":
             self.refused(self.seeds()[0])
             return self.quit(12, "Failed threshold reached 1 >= 1, failing crawl")
+        if end == "noname":
+            self.say(
+                ERROR, "pageStatus", "Page Load Aborted: DNS Error: retry limit reached",
+                retry=1, retries=1, page=self.seeds()[0], workerid=1,
+            )  # fmt: skip
+            self.say(ERROR, "general", "Crawl failed, no pages crawled successfully")
+            return 9
         if end == "nopage":
             self.refused(self.seeds()[0])
             self.say(INFO, "general", "Crawling done")

@@ -34,7 +34,7 @@ from stillweb.collections.warc.frames import RecordFrames
 from stillweb.collections.warc.reader import GZIP_MAGIC, first_bytes, sniff, unpack_zstd
 from stillweb.collections.warc.records import WarcRecord
 from stillweb.collections.warc.writer import CollectionWriter
-from stillweb.errors import CollectionError, CollectionExists, MalformedWarc, UsageError
+from stillweb.errors import CollectionError, CollectionExists, MalformedWarc, NoResponses, UsageError
 from stillweb.matching.rules import Rules
 from stillweb.model import Capture, Exchange, Page
 
@@ -136,7 +136,7 @@ def _staging(root: Path, name: str) -> Iterator[Path]:
             root.rmdir()
 
 
-def _nothing_in(files: list[FileReport]) -> MalformedWarc:
+def _nothing_in(files: list[FileReport]) -> NoResponses:
     """Return the error for an import without captures, with the first defect as a possible cause."""
     if skipped := [each for file in files for each in file.defects if each.code in _SKIPPED_ENTRIES]:
         return _no_entries(files, skipped)
@@ -148,10 +148,10 @@ def _nothing_in(files: list[FileReport]) -> MalformedWarc:
         first = defects[0]
         place = f" at offset {first.offset}" if first.offset >= 0 else ""
         what += f"; {first.what}{place}"
-    return MalformedWarc(what + ")", path=path, hint="name an archive with response records")
+    return NoResponses(what + ")", path=path, hint="name an archive with response records")
 
 
-def _no_entries(files: list[FileReport], skipped: list[Defect]) -> MalformedWarc:
+def _no_entries(files: list[FileReport], skipped: list[Defect]) -> NoResponses:
     """Return the error for HAR files without a usable entry: it says why, of each entry."""
     reasons = [each.what for each in skipped[:_NAMED_ENTRIES]]
     if more := len(skipped) - len(reasons):
@@ -159,7 +159,7 @@ def _no_entries(files: list[FileReport], skipped: list[Defect]) -> MalformedWarc
     what = "holds no response to a URL, so nothing can be replayed"
     what += f" ({len(skipped)} entries: {'; '.join(reasons)})"
     hint = "record content: 'Export HAR (with content)' in DevTools, record_har_content='embed' in Playwright"
-    return MalformedWarc(what, path=files[0].path if len(files) == 1 else None, hint=hint)
+    return NoResponses(what, path=files[0].path if len(files) == 1 else None, hint=hint)
 
 
 class ExchangeSource(Protocol):

@@ -88,9 +88,11 @@ class Log:
             self.pages += 1
             self.total = max(self.total, self.pages + self.failed)
             return self._event(url, "")
-        if not message.startswith("Page Load Failed: retry limit"):
+        # "Page Load Failed", "Page Load Aborted: DNS Error", "Page Invalid Status" and others.
+        what, failed, _ = message.partition(": retry limit reached")
+        if not failed:
             return None
-        why = str(details.get("msg") or message).partition(" at http")[0]
+        why = str(details.get("msg") or what).partition(" at http")[0]
         self.failed_pages[url] = why
         self.failed = max(self.failed, len(self.failed_pages))
         return self._event(url, why)
@@ -178,9 +180,15 @@ def _failed(code: int, log: Log) -> CrawlExit:
         what = log.fatal or (log.faults[-1] if log.faults else f"it ended with status {code}")
         hint = "its log says more; see failOnFailedSeed and failOnFailedLimit, if --set has them"
         return CrawlExit(what, RecordError(f"browsertrix gave up: {what}", hint=hint))
-    url, why = first
-    hint = f"check that the site is reachable from a container: curl -v {url}"
-    return CrawlExit(why, UpstreamUnreachable(f"{url} cannot be reached: {why}", hint=hint))
+    return CrawlExit(first[1], nothing_recorded(log))
+
+
+def nothing_recorded(log: Log) -> StillwebError:
+    """Return the error for a crawl without a response, with its first failed page as the cause."""
+    for url, why in log.failed_pages.items():
+        hint = f"check that the site is reachable from a container: curl -v {url}"
+        return UpstreamUnreachable(f"{url} cannot be reached: {why}", hint=hint)
+    return RecordError("browsertrix recorded no response", hint="its log says more")
 
 
 def _not_started(code: int, log: Log, container: Container) -> StillwebError:

@@ -25,13 +25,14 @@ from stillweb.collections.layout import Collection, check_name
 from stillweb.errors import (
     CollectionError,
     CollectionExists,
-    MalformedWarc,
+    NoResponses,
     ProgramNotFound,
     RecordError,
     UsageError,
 )
 from stillweb.files import write_atomically
-from stillweb.record.browsertrix.log import CrawlExit, Log, judge
+from stillweb.record.browsertrix.forwarder import forwarding
+from stillweb.record.browsertrix.log import CrawlExit, Log, judge, nothing_recorded
 from stillweb.record.browsertrix.settings import (
     CONFIG,
     Container,
@@ -101,9 +102,7 @@ class Leftovers:
                 continue
             try:
                 return import_files(files, self.root, self.name, append=append)
-            except MalformedWarc as error:
-                if "nothing to replay" not in str(error):
-                    raise
+            except NoResponses:
                 return None
         return None
 
@@ -285,8 +284,12 @@ class CrawlPlan:
     notes: tuple[str, ...]
 
 
-def plan(job: Job) -> CrawlPlan:
+def plan(job: Job, proxy: str | None = None) -> CrawlPlan:
     """Return what a crawl would run.
+
+    Args:
+        job: the crawl.
+        proxy: URL of the forwarder, "" without one; None for an example of it.
 
     Raises:
         UsageError: if the crawler does not support an option.
@@ -298,7 +301,9 @@ def plan(job: Job) -> CrawlPlan:
     crawler = settings_of(job.name, job.seeds, job.options, job.container, state)
     work = Leftovers(job.root, job.name).path
     files = mounted_files(job.options, job.container)
-    call = run_arguments(_label(work), work, job.options, job.container, files)
+    if proxy is None:
+        proxy = "socks5://127.0.0.1:PORT" if job.options.record.resolve else ""
+    call = run_arguments(_label(work), work, job.options, job.container, files, proxy)
     return CrawlPlan(tuple(call), dump(crawler.settings), crawler.notes)
 
 
@@ -364,20 +369,24 @@ class BrowsertrixCrawl:
             return CrawlReport(stopped="a signal")
         if self._leftovers.path.exists():
             await self._take_in_old(say)
-        what = plan(self.job)
-        for note in what.notes:
-            say(f"note: {note}")
-        self._leftovers.path.mkdir(parents=True)
-        (self._leftovers.path / CONFIG).write_text(what.yaml, "utf-8")
-        code = await self._call(what.call, on_event)
+        async with forwarding(self.job.options.record) as proxy:
+            what = plan(self.job, proxy)
+            for note in what.notes:
+                say(f"note: {note}")
+            self._leftovers.path.mkdir(parents=True)
+            (self._leftovers.path / CONFIG).write_text(what.yaml, "utf-8")
+            code = await self._call(what.call, on_event)
         end = judge(code, self.log, self.job.container, interrupted=bool(self.interrupted))
         report = await asyncio.to_thread(self._import, end)
         report.seconds = perf() - began
-        if end.error:
+        error = end.error
+        if not report.captures and not end.stopped:
+            error = nothing_recorded(self.log)
+        if error:
             if not report.captures:
                 say(f"nothing was recorded; its log: {self._leftovers.keep_transcript()}")
                 self._leftovers.remove()
-            raise end.error
+            raise error
         return report
 
     def _check_target(self) -> None:

@@ -1,13 +1,11 @@
 """Our options as browsertrix-crawler's YAML and as arguments of `docker run`; pure.
 
 An option that it does not support gives a note for the user, or an error if the recording would differ from
-the requested one. Its browser resolves hosts by `--host-resolver-rules`. Its own fetches (sitemaps,
-robots.txt, downloads) use host names in the container only. A rule with a port or `*` does not affect them.
+the requested one. `--resolve` works by a proxy, see `forwarder`.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +19,6 @@ from stillweb.options import Option
 from stillweb.record.behaviors.options import ALL, Behavior
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.options import CrawlOptions, ScopeKind
-from stillweb.record.proxy.resolve import ResolveRule
 from stillweb.urls import host_of, origin_of
 
 IMAGE = "webrecorder/browsertrix-crawler:1.14.1"
@@ -133,14 +130,14 @@ def settings_of(
         "workers": options.jobs,
         "pageLoadTimeout": round(options.page_timeout),
         "maxPageRetries": options.retries,
-        "lang": options.profile.locale,
     }
     values |= _reach(scope, options) | _limits(options)
     values |= _behavior_settings(options.behaviors, notes)
+    # Its setting `lang` accepts no country. It gives the language to its browser by this switch.
+    values["extraChromeArgs"] = [f"--accept-lang={options.profile.locale}"]
     if options.record.resolve:
-        values["extraChromeArgs"] = [f"--host-resolver-rules={resolver_rules(options.record.resolve)}"]
-        if any(not _by_name(rule) for rule in options.record.resolve):
-            notes.append("--resolve with a port or * reaches pages, but not its sitemaps and plain downloads")
+        # Without this, Chromium connects to loopback addresses beside the proxy.
+        values["extraChromeArgs"].append("--proxy-bypass-list=<-loopback>")
     if options.record.upstream_ca:
         notes.append("its browser accepts any certificate; --upstream-ca applies to its plain downloads only")
     if container.profile:
@@ -223,41 +220,13 @@ def _behavior_settings(wanted: frozenset[Behavior], notes: list[str]) -> dict[st
     return {"behaviors": named or ""}
 
 
-def resolver_rules(rules: Iterable[ResolveRule]) -> str:
-    """Return rules in Chromium's form, where the first match wins instead of the most specific one."""
-    ordered = sorted(reversed(list(rules)), key=lambda rule: rule.weight, reverse=True)
-    return ", ".join(f"MAP {_chromium_pattern(rule)} {_chromium_target(rule)}" for rule in ordered)
-
-
-def _chromium_pattern(rule: ResolveRule) -> str:
-    return rule.pattern if rule.port is None else f"{_literal(rule.pattern)}:{rule.port}"
-
-
-def _chromium_target(rule: ResolveRule) -> str:
-    address = _literal(rule.address)
-    return address if rule.to_port is None else f"{address}:{rule.to_port}"
-
-
-def _literal(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def _by_name(rule: ResolveRule) -> bool:
-    """Return True if `--add-host` can express a rule: one name, any port, and an address."""
-    return (
-        not rule.pattern.startswith("*") and rule.port is rule.to_port is None and _address(rule) is not None
-    )
-
-
-def _address(rule: ResolveRule) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(rule.address)
-    except ValueError:
-        return None
-
-
 def run_arguments(
-    label: str, work: Path, options: CrawlOptions, container: Container, files: Mapping[str, Path]
+    label: str,
+    work: Path,
+    options: CrawlOptions,
+    container: Container,
+    files: Mapping[str, Path],
+    proxy: str,
 ) -> list[str]:
     """Return the Docker command.
 
@@ -266,6 +235,10 @@ def run_arguments(
         work: folder mounted as its volume; the image works as the folder's owner.
         container: the user's additions.
         files: result of `mounted_files`.
+        proxy: URL of the forwarder, on loopback; "" without one.
+
+    Raises:
+        UsageError: if the container cannot reach the proxy in the network that the user chose.
     """
     call = [container.program, "run", "--rm", "--name", label, "--shm-size", _SHM]
     call += ["-v", f"{work.resolve()}:{VOLUME}"]
@@ -274,10 +247,12 @@ def run_arguments(
     if options.record.upstream_ca:
         call += ["-e", f"NODE_EXTRA_CA_CERTS={_FILES}/{_CA}"]
     call += ["-e", f"TZ={options.profile.timezone}"]
-    for rule in filter(_by_name, options.record.resolve):
-        call += ["--add-host", f"{rule.pattern}:{rule.address}"]
-    if any(_is_loopback(rule) for rule in options.record.resolve) and not _has_network(container.arguments):
-        call += ["--network", "host"]  # a container's own loopback does not reach the host
+    if proxy:
+        if _has_network(container.arguments):
+            hint = "leave out --docker-arg=--network, or --resolve"
+            raise UsageError("--resolve needs the host's network for the container", hint=hint)
+        # A container's own loopback does not reach the host.
+        call += ["--network", "host", "-e", f"PROXY_SERVER={proxy}"]
     return [*call, *container.arguments, container.image, "crawl", "--config", f"{VOLUME}/{CONFIG}"]
 
 
@@ -285,11 +260,6 @@ def mounted_files(options: CrawlOptions, container: Container) -> dict[str, Path
     """Return the files that the container needs besides its volume, by their names in it."""
     files = {_CA: options.record.upstream_ca, _PROFILE: container.profile}
     return {name: path for name, path in files.items() if path}
-
-
-def _is_loopback(rule: ResolveRule) -> bool:
-    address = _address(rule)
-    return rule.address == "localhost" if address is None else address.is_loopback
 
 
 def _has_network(arguments: Iterable[str]) -> bool:
