@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stillweb.env.tasks.evaluators import UnsupportedEvaluator
-from stillweb.env.tasks.load import verified_tasks, webarena_tasks
+from stillweb.env.tasks.load import webarena_tasks
 from stillweb.env.tasks.task import Task
 
 _SITES = ("SHOPPING", "SHOPPING_ADMIN", "GITLAB", "REDDIT", "MAP", "WIKIPEDIA", "HOMEPAGE")
@@ -44,7 +44,7 @@ def main() -> None:
     needs = {task.id: task.needs for task in tasks}
     state = {entry["task_id"]: "program_html" in entry["eval"]["eval_types"] for entry in raw}
     rows: Counter[tuple[str, str]] = Counter()
-    for entry, task in zip(verified, verified_tasks(verified, sites=sites, collections={}), strict=True):
+    for entry, task in zip(verified, webarena_tasks(verified, sites=sites, collections={}), strict=True):
         number, form = entry["task_id"], entry["eval"][0]["expected"]["task_type"]
         lacks = needs[f"webarena.{number}"]
         before = "page state" if state[number] else "answer or URL"

@@ -30,7 +30,7 @@ def codec_of(charset: str) -> str:
     """
     name = codecs.lookup(charset).name
     if not _CHARSETS.fullmatch(name):
-        raise LookupError(f"{charset} is no character encoding")
+        raise LookupError(f"{charset} is not a character encoding")
     return name
 
 

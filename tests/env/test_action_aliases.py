@@ -114,7 +114,7 @@ def test_every_alias_becomes_an_action(alias):
         ("click('a1')\nclick('a2')", "one call"),
         ("click(__import__('os').system('true'))", "not a call with plain values"),
         ("[click('a1')]", "not JSON"),
-        ("frobnicate(1)", "frobnicate is no action"),
+        ("frobnicate(1)", "frobnicate is not an action"),
         ("click('a1', 'left', [], 4)", "click is called with bid, button, modifiers"),
         ("click(bid)", "not a call with plain values"),
         ("click('a1'", "not a call with plain values"),

@@ -294,7 +294,7 @@ async def test_wrong_use_is_reported(replay, browser):
             await env.reset()
         with pytest.raises(TaskError, match="does not hold the start page"):
             await env.reset(url=ORIGIN + "/absent")
-        with pytest.raises(UsageError, match="'x' is no Task"):
+        with pytest.raises(UsageError, match="'x' is not a Task"):
             await env.reset(task="x")
         for seed in ("x", 1.5, True):
             with pytest.raises(UsageError, match="a seed is an integer"):

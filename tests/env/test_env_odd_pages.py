@@ -141,11 +141,11 @@ async def test_a_tree_deeper_than_the_stack_is_read(env):
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        (ORIGIN + "/empty", "is no page"),
-        (ORIGIN + "/file", "is no page"),
+        (ORIGIN + "/empty", "is not a page"),
+        (ORIGIN + "/file", "is not a page"),
         (ORIGIN + "/away", "does not hold the start page .*/away, which leads to .*/gone"),
-        ("https://odd.test:99999/", "is no page"),
-        ("https://odd.test:6000/", "is no page"),
+        ("https://odd.test:99999/", "is not a page"),
+        ("https://odd.test:6000/", "is not a page"),
         ("file:///etc/hostname", "no http or https URL"),
         ("nonsense", "no http or https URL"),
     ],

@@ -73,7 +73,7 @@ def test_one_id_for_several_tasks_is_reported_apart():
         (entry(goal=" "), "'goal' must be a text"),
         (entry(env=...), "'env' is missing"),
         (entry(env=[]), "env: list where an object"),
-        (entry(env__start_url="a.example"), "no absolute URL"),
+        (entry(env__start_url="a.example"), "not an absolute URL"),
         (entry(env__timestamp={"nanos": 1}), "seconds since 1970"),
         (entry(eval__eval_type="llm_judge"), "'llm_judge' is none of js_matcher"),
         (entry(eval__evaluate_scripts=[]), "'evaluate_scripts' must be a list"),

@@ -15,7 +15,7 @@ from stillweb.env.tasks.evaluators import (
     UrlEvaluator,
 )
 from stillweb.env.tasks.evidence import Evidence, Judgement, Question, Reading
-from stillweb.env.tasks.load import load_tasks, verified_tasks, webarena_tasks
+from stillweb.env.tasks.load import load_tasks, webarena_tasks
 from stillweb.env.tasks.task import task_from_dict, task_to_dict
 from stillweb.env.tasks.writes import request_evidence
 from stillweb.errors import TaskError
@@ -236,7 +236,7 @@ def verified(*events, report=REPORT):
         "intent": "Praise the lamp",
         "eval": [report, *events],
     }
-    (task,) = verified_tasks([found], sites=SITES, collections={"shopping": "shop"})
+    (task,) = webarena_tasks([found], sites=SITES, collections={"shopping": "shop"})
     return task
 
 

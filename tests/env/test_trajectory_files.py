@@ -123,8 +123,8 @@ DAMAGE = {
         "damaged",
     ),
     "no evidence": (2, without("evidence"), "unknown", "evidence is missing"),
-    "reward a text": (2, lambda end: end.update(reward="x"), "unreadable", "'x', which is no number"),
-    "reward not a number": (2, lambda end: end.update(reward=float("nan")), "unreadable", "no number"),
+    "reward a text": (2, lambda end: end.update(reward="x"), "unreadable", "'x', which is not a number"),
+    "reward not a number": (2, lambda end: end.update(reward=float("nan")), "unreadable", "not a number"),
     "other evidence": (2, lambda end: end.update(evidence=[1]), "unreadable", "evidence cannot be read"),
 }
 

@@ -72,7 +72,7 @@ def test_the_clock_is_written_and_read() -> None:
     ("line", "clock", "why"),
     [
         ("where: query, name: since", "", "line 4: shape clock needs `clock:`"),
-        ("where: header, name: since", 'clock: "2025-11-13T02:13:20Z"', "is no time of a header field"),
+        ("where: header, name: since", 'clock: "2025-11-13T02:13:20Z"', "is not for header fields"),
         ("where: query, name: since", "clock: soon", "line 2: clock is 'soon', not a time"),
     ],
 )

@@ -201,7 +201,7 @@ def test_a_file_of_a_server_that_was_killed_within_a_line(file: Path) -> None:
     with file.open("a") as later:
         later.write(third.to_json())
     assert asyncio.run(source.new()) == [third]
-    assert source.warning.endswith("1 lines are no ledger entries; skipped")
+    assert source.warning.endswith("1 lines are not ledger entries; skipped")
 
     reader = LedgerFileReader(file)
     assert list(reader.read()) == [first, third]

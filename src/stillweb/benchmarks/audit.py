@@ -46,7 +46,7 @@ MEANINGS: Mapping[str, str] = {
     "accepts whole page": "all texts of the start page together are accepted as the answer",
     "unknown selector": "a script looks for an id or class that its pages do not mention",
     "unknown text": "a script compares with a text that neither the goal nor its pages mention",
-    "script throws": "a script calls what is no function",
+    "script throws": "a script calls what is not a function",
     "misses": "the start page requests what the collection does not hold",
     "duplicate": "another task has the same goal, start page and evaluator",
     "no oracle": "no known solution, so solvability is not checked",
@@ -304,7 +304,7 @@ def script_findings(tasks: Sequence[Task], collections: Sequence[Collection]) ->
 
 
 def _text_from(texts: Mapping[str, str], start: str) -> str:
-    """Return the text of a page, of the pages that it names, and of everything that is no document."""
+    """Return the text of a page, of the pages that it names, and of everything that is not a document."""
     page = texts.get(start, "")
     return "\n".join(
         text

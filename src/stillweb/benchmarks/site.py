@@ -17,7 +17,7 @@ from stillweb import clock
 from stillweb.benchmarks.pages import SiteOpener, SitePage, fold, read_page
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
-from stillweb.http.codec import decode
+from stillweb.http.codec import decoded_body
 from stillweb.model import Capture, Exchange, header
 from stillweb.text import codec_of
 from stillweb.urls import from_timestamp, wire_url
@@ -86,7 +86,7 @@ class SiteMap:
     writes: tuple[SiteWrite, ...] = ()
 
     def landing(self, url: str) -> str:
-        """Return the URL that a request ends at, "" if that is no recorded page."""
+        """Return the URL that a request ends at, "" if that is not a recorded page."""
         for _ in range(5):
             if url in self.pages:
                 return url
@@ -299,7 +299,7 @@ def _page(url: str, exchange: Exchange) -> SitePage | None:
 
 def _decoded(exchange: Exchange) -> str:
     response = exchange.response
-    body = decode(response.raw_body, header(response.headers, "content-encoding")) or b""
+    body = decoded_body(response) or b""
     kind = header(response.headers, "content-type")
     charset = kind.partition("charset=")[2].strip(" \"'").partition(";")[0]
     if not charset and (found := _CHARSET.search(body[:2048])):

@@ -140,7 +140,7 @@ def install_bundle(
             id. Nothing is installed.
         UsageError: if the file does not exist.
         CollectionExists: if the name is taken.
-        MalformedWacz: if it is no WACZ.
+        MalformedWacz: if it is not a WACZ.
     """
     if not path.is_file():
         raise UsageError(f"no such file: {path}")
@@ -176,7 +176,7 @@ def _stated_id(path: Path) -> str:
         return str(read_bundle(path)["environment_id"])
     except (KeyError, TypeError):
         hint = "for any other archive: stillweb collections import FILE -c NAME"
-        raise BundleMismatch("is no bundle: it states no environment id", path=path, hint=hint) from None
+        raise BundleMismatch("is not a bundle: it states no environment id", path=path, hint=hint) from None
 
 
 def _bundle(collection: Collection, path: Path, environment_id: str, signed: str) -> Bundle:
@@ -292,7 +292,7 @@ def _read_signature(path: Path) -> tuple[bytes, str, bytes]:
     raw, whole = (_decoded(lines[at]) if len(lines) > at else b"" for at in (1, 3))
     known = raw[:2] in (_PREHASHED, _WHOLE) and len(raw) == _SIGNATURE_BYTES and len(whole) == 64
     if not known or not lines[2].startswith(_COMMENT):
-        raise BundleMismatch("is no signature of minisign", path=path)
+        raise BundleMismatch("is not a signature of minisign", path=path)
     return raw, lines[2].removeprefix(_COMMENT), whole
 
 

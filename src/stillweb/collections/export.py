@@ -44,7 +44,7 @@ from stillweb.collections.warc.frames import BINARY, TEXT, is_socket_url, read_f
 from stillweb.collections.warc.reader import gzip_member
 from stillweb.collections.warc.records import iso_date
 from stillweb.errors import CollectionError, UsageError
-from stillweb.http.codec import decode
+from stillweb.http.codec import decoded_body
 from stillweb.model import Capture, Exchange, Headers, Page, header
 from stillweb.urls import from_timestamp, wire_url
 
@@ -368,7 +368,7 @@ def _fields(headers: Headers) -> list[dict[str, str]]:
 
 def _content(exchange: Exchange) -> dict[str, Any]:
     response = exchange.response
-    body = decode(response.raw_body, header(response.headers, "content-encoding"))
+    body = decoded_body(response)
     body = response.raw_body if body is None else body
     content_type = header(response.headers, "content-type")
     return {"size": len(body), "mimeType": content_type, **_text(body, content_type)}

@@ -127,7 +127,7 @@ def open_picture(raw: bytes, *, pixels: int = MAX_PIXELS) -> Image.Image:
     """Decode a picture of an archive.
 
     Raises:
-        ValueError: if it is no picture, is damaged, or has more pixels than given.
+        ValueError: if it is not a picture, is damaged, or has more pixels than given.
     """
     from PIL import Image  # takes 30 ms to import, and replay reads no pictures
 

@@ -19,6 +19,7 @@ import brotli
 import zstandard
 
 from stillweb.errors import LimitExceeded
+from stillweb.model import Request, Response, header
 
 LIMIT_VARIABLE = "STILLWEB_MAX_DECODED_MIB"
 _DEFAULT_LIMIT, _ALWAYS = 128 << 20, 32 << 20  # bytes
@@ -92,6 +93,11 @@ def decode(
         if not complete and (min_partial is None or len(plain) < min_partial):
             return None
     return plain
+
+
+def decoded_body(message: Request | Response) -> bytes | None:
+    """Return the body of a message as `decode` does."""
+    return decode(message.raw_body, header(message.headers, "content-encoding"))
 
 
 def encode(body: bytes, encoding: str) -> bytes:
@@ -217,7 +223,7 @@ def _unbrotli(body: bytes, limit: int) -> _Unpacked:
 
 
 def _unzstd(body: bytes, limit: int) -> _Unpacked:
-    """Decode every frame (RFC 8878 §3.1); bytes behind the last one that are no frame are dropped."""
+    """Decode every frame (RFC 8878 §3.1); bytes behind the last one that are not a frame are dropped."""
     parts: list[bytes] = []
     size = at = 0
     while body[at : at + 4] == zstandard.FRAME_HEADER or not parts:

@@ -408,7 +408,7 @@ def is_navigation(request: Request) -> bool:
     """Return True for a navigation of a tab, and of a frame if the user started it.
 
     A browser stays on its page if the response is 204 (HTML, navigate, step "204"). The first document of a
-    frame is no navigation in this sense: nothing would be left open. Browsers send `Sec-Fetch-*` to
+    frame is not a navigation in this sense: nothing would be left open. Browsers send `Sec-Fetch-*` to
     https only; on http, `Upgrade-Insecure-Requests` marks navigations of tabs and frames alike.
     """
     mode = header(request.headers, "sec-fetch-mode")

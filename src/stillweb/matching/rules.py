@@ -308,9 +308,7 @@ class Rules:
         )
         for members, rule in zip(loaded.volatile, rules.volatile, strict=True):
             if rule.shape == CLOCK and (rules.clock is None or rule.where is Where.HEADER):
-                why = (
-                    "is no time of a header field" if rules.clock else "needs `clock:`, the recording's time"
-                )
+                why = "is not for header fields" if rules.clock else "needs `clock:`, the recording's time"
                 raise members.error("shape", f"{CLOCK} {why}")
         if not rules.defaults:
             return rules

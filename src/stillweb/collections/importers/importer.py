@@ -338,7 +338,7 @@ class _Staging:
     def _take_exchanges(
         self, source: ExchangeSource, kind: str, path: Path, label: str, defects: list[Defect]
     ) -> FileReport:
-        """Write the exchanges of a file that is no WARC into WARC files."""
+        """Write the exchanges of a file that is not a WARC into WARC files."""
         total, count = len(source), 0
         before = set(self.collection.warc_files())
         with CollectionWriter(self.collection, prefix=_stem(path.name)) as writer:
@@ -450,7 +450,7 @@ class _Staging:
 
 
 def _not_replayed(record: WarcRecord) -> list[str]:
-    """Return the scheme of a response that is no capture."""
+    """Return the scheme of a response that is not a capture."""
     url = record.target_uri
     answers = record.type in ("response", "revisit") or (
         record.type == "resource" and url.startswith("file:")

@@ -14,7 +14,7 @@ from typing import Any
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
 from stillweb.errors import CollectionError, LimitExceeded
-from stillweb.http.codec import decode
+from stillweb.http.codec import decode, decoded_body
 from stillweb.model import Capture, Exchange, Page, Response, header
 from stillweb.text import codec_of
 from stillweb.urls import wire_url
@@ -125,7 +125,7 @@ def page_text(response: Response) -> str:
     """
     if "html" not in response.mime:
         return ""
-    body = decode(response.raw_body, header(response.headers, "content-encoding")) or b""
+    body = decoded_body(response) or b""
     charset = _CHARSET.search(header(response.headers, "content-type")) or _CHARSET.search(
         body[:1024].decode("latin-1")
     )

@@ -74,7 +74,7 @@ def unpack(
     """Yield the WARC files, page lists and logs of a WACZ, taken out into a folder, nested ones too.
 
     Raises:
-        MalformedWacz: if it is no ZIP, or holds neither WARC files nor WACZ.
+        MalformedWacz: if it is not a ZIP, or holds neither WARC files nor WACZ.
         LimitExceeded: if a member, or all of them, unpack to too much.
     """
     budget = budget or UnpackBudget(path.stat().st_size, path)
@@ -111,7 +111,7 @@ def unpack_extras(path: Path, folder: Path) -> int:
     """Restore the files that `write_extras` wrote into the folder of a collection; return their number.
 
     Raises:
-        MalformedWacz: if it is no ZIP.
+        MalformedWacz: if it is not a ZIP.
         LimitExceeded: if a member, or all of them, unpack to too much.
     """
     budget = UnpackBudget(path.stat().st_size, path)
@@ -214,7 +214,7 @@ def unpack_har(path: Path, folder: Path) -> Path:
 
 
 def read_package(archive: zipfile.ZipFile) -> dict[str, Any]:
-    """Return datapackage.json; empty if there is none or it is no JSON object."""
+    """Return datapackage.json; empty if there is none or it is not JSON object."""
     try:
         package = load_json(
             b"".join(_pieces(archive, archive.getinfo("datapackage.json"))), path=Path(archive.filename or "")
@@ -241,7 +241,7 @@ def read_bundle(path: Path) -> Any:
     """Return what a bundle states about itself; None for any other WACZ.
 
     Raises:
-        MalformedWacz: if it is no ZIP, or a damaged one.
+        MalformedWacz: if it is not a ZIP, or a damaged one.
     """
     try:
         with zipfile.ZipFile(path) as archive:

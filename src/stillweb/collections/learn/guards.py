@@ -24,7 +24,7 @@ from hashlib import sha256
 
 from stillweb.collections.layout import Collection
 from stillweb.errors import CollectionError
-from stillweb.http.codec import decode
+from stillweb.http.codec import decoded_body
 from stillweb.matching.keys import request_key
 from stillweb.matching.pagetimes import RECORDED, instant_of
 from stillweb.matching.parts import Leaf, Parts, Where, is_csrf
@@ -85,7 +85,7 @@ class Observed:
         """The body of the response, decoded if possible. Read each time: all may not fit in memory."""
         with suppress(CollectionError):
             response = self.collection.read_capture(self.capture).response
-            plain = decode(response.raw_body, header(response.headers, "content-encoding"))
+            plain = decoded_body(response)
             return response.raw_body if plain is None else plain
         return b""
 

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from stillweb.collections.learn.recordings import FormRecordings
-from stillweb.http.codec import decode
+from stillweb.http.codec import decoded_body
 from stillweb.matching.derived.branch import leaf_text, leaves_of
 from stillweb.matching.derived.domain import MADE
 from stillweb.matching.parts import Parts
 from stillweb.matching.values import shape_of
-from stillweb.model import Exchange, header
+from stillweb.model import Exchange
 
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,5}")
 _BY_CHANCE = 2  # characters of a typed number that another value may hold
@@ -56,8 +56,7 @@ def with_made_values(recordings: FormRecordings, check: Callable[[], None] = lam
 def holds_text(exchanges: tuple[Exchange, ...], text: str) -> str:
     """Return the URL of the first exchange whose response body holds a text, "" if none does."""
     for exchange in exchanges:
-        response = exchange.response
-        body = decode(response.raw_body, header(response.headers, "content-encoding")) or b""
+        body = decoded_body(exchange.response) or b""
         if text.encode("utf-8", "surrogatepass") in body:
             return exchange.request.url
     return ""

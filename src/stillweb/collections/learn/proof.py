@@ -27,7 +27,7 @@ from stillweb.collections.learn.recordings import (
     RecordedStep,
 )
 from stillweb.collections.pack.writer import response_head
-from stillweb.http.codec import decode
+from stillweb.http.codec import decoded_body
 from stillweb.matching.derived.branch import (
     Answer,
     Branch,
@@ -57,7 +57,7 @@ from stillweb.matching.keys import request_key
 from stillweb.matching.parts import Parts, is_csrf
 from stillweb.matching.rules import Rules
 from stillweb.matching.values import fits, shape_of
-from stillweb.model import Exchange, header
+from stillweb.model import Exchange
 from stillweb.urls import from_timestamp, wire_url
 
 _NO_RULES = Rules()
@@ -494,8 +494,7 @@ def _cookies(exchange: Exchange) -> bytes:
 
 
 def _body(exchange: Exchange) -> bytes:
-    response = exchange.response
-    return decode(response.raw_body, header(response.headers, "content-encoding")) or b""
+    return decoded_body(exchange.response) or b""
 
 
 def _traces(steps: Sequence[RecordedStep]) -> frozenset[str]:

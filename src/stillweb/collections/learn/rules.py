@@ -43,11 +43,11 @@ from stillweb.collections.learn.guards import (
 )
 from stillweb.collections.learn.pagetimes import clock_rules
 from stillweb.files import write_atomically
-from stillweb.http.codec import decode
+from stillweb.http.codec import decoded_body
 from stillweb.matching.parts import Leaf, Where, is_csrf
 from stillweb.matching.rules import ANY_PATH, Rule, RuleOrigin, Rules
 from stillweb.matching.values import SET, ValueKind, elements, fits, kind_of, shape_of
-from stillweb.model import Capture, Headers, header
+from stillweb.model import Capture, Headers
 from stillweb.urls import from_timestamp, wire_url
 
 # Host, path, the other fields of the query with their positions, the parameter, its elements.
@@ -102,7 +102,7 @@ def _sets(url: str) -> Iterator[tuple[_Request, str]]:
 def _body(collection: Collection, capture: Capture) -> tuple[int, Counter[int] | None]:
     """Return the status of a capture, and how often each byte occurs in its decoded body."""
     response = collection.read_capture(capture).response
-    body = decode(response.raw_body, header(response.headers, "content-encoding"))
+    body = decoded_body(response)
     return response.status, None if body is None else Counter(body)
 
 

@@ -2,8 +2,8 @@
 
 A SockJS client chooses a server number of three digits and a random session for each connection
 (`/PREFIX/512/xk3jq0ab/websocket`). A socket.io client adds a random `t` to each poll. No two connections have
-equal URLs, and two recordings cannot prove it: three digits may be a page number, and a WebSocket is no HTTP
-request that is compared. The URL itself shows the protocol, by a form that only these libraries use.
+equal URLs. Two recordings cannot prove that: three digits may be a page number, and requests of WebSockets
+are not compared. The URL itself shows the protocol, by a form that only these libraries use.
 
 The rules hold for WebSockets, event streams and polls of the same path. Pure.
 """

@@ -156,7 +156,7 @@ class _Stated:
         except (KeyError, TypeError) as error:
             raise malformed(f"does not describe a pack ({error!r})", path) from error
         if not all(type(each) is int and 0 <= each < _MAX_COUNT for each in (*counts, *sizes)):
-            raise malformed("states a count or size that is no number", path)
+            raise malformed("states a count or size that is not a number", path)
         plan = IndexPlan.of(counts[0], counts[1])
         if plan.end != sizes[0] or not isinstance(blocks, list) or len(blocks) != -(-plan.end // BLOCK):
             raise malformed(f"states a size of {form.INDEX} that does not fit its counts", path)
@@ -206,7 +206,7 @@ class Pack:
         """Open the pack in a folder.
 
         Raises:
-            MalformedPack: if it is no pack, of another version, or damaged.
+            MalformedPack: if it is not a pack, of another version, or damaged.
         """
         while True:  # until all files are of one pack: it may be replaced at this moment
             stamp = pack_stamp(path)

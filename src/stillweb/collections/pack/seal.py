@@ -271,7 +271,7 @@ class _Sealing:
             self._warnings.append(str(error))
             return None
         except UnicodeEncodeError as error:
-            self._warn(capture.source, capture.offset, f"URL {capture.url!r} is no text ({error.reason})")
+            self._warn(capture.source, capture.offset, f"URL {capture.url!r} is not text ({error.reason})")
             return None
         status = exchange.response.status
         if not HTTPStatus.OK <= status <= _LAST_STATUS:

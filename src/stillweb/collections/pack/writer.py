@@ -197,7 +197,7 @@ class PackWriter:
         response = entry.response
         if not (len(entry.timestamp) == 14 and entry.timestamp.isdigit() and 200 <= response.status <= 999):
             raise UsageError(
-                f"{entry.url} ({entry.timestamp}, status {response.status}) is no entry of a pack"
+                f"{entry.url} ({entry.timestamp}, status {response.status}) is not an entry of a pack"
             )
         digest = sha256(response.raw_body).digest()
         record = Record(

@@ -56,7 +56,7 @@ def parse_line(line: bytes, *, path: Path | None = None, offset: int | None = No
         fields = json.loads(text)
         for name in _TEXT_FIELDS:
             if not isinstance(fields.get(name, ""), str):
-                raise ValueError(f"{name} is no text")
+                raise ValueError(f"{name} is not text")
         request_offset, _, request_length = str(fields.get("request", "")).partition(",")
         return Capture(
             urlkey=urlkey,
@@ -90,7 +90,7 @@ def _number(value: object) -> int:
 def _position(value: Any) -> int:
     position = int(value)
     if not 0 <= position <= _LAST_POSITION:
-        raise ValueError(f"{position} is no position in a file")
+        raise ValueError(f"{position} is not a position in a file")
     return position
 
 

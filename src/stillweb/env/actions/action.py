@@ -43,7 +43,7 @@ _CANONICAL = {**{name.lower(): name for name in _NAMED}, **_OTHER_SPELLINGS}
 
 
 def canonical_key(text: str, *, modifiers_only: bool = False) -> str | None:
-    """Return keys in their canonical spelling, or None if one of them is no key.
+    """Return keys in their canonical spelling, or None if one of them is not a key.
 
     Args:
         text: combinations, separated by spaces.

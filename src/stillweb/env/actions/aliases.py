@@ -27,7 +27,7 @@ _FENCE = re.compile(r"\A\s*```\w*\s*\n?(.*?)```\s*\Z", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Untranslatable:
-    """Input that is no action in any dialect; `why` is one clause for the model."""
+    """Input that is not an action in any dialect; `why` is one clause for the model."""
 
     why: str
 
@@ -365,7 +365,7 @@ def _read_code(text: str, ours: Mapping[str, tuple[str, ...]]) -> Mapping[str, A
         return Untranslatable("not a call with plain values: all arguments must be texts, numbers or lists")
     signature = _signature(name, ours)
     if signature is None or len(positional) > len(signature):
-        takes = "no action" if signature is None else f"called with {', '.join(signature) or 'nothing'}"
+        takes = "not an action" if signature is None else f"called with {', '.join(signature) or 'nothing'}"
         return Untranslatable(f"{name} is {takes}")
     return {"action": name, **dict(zip(signature, positional, strict=False)), **named}
 

@@ -159,7 +159,7 @@ async def open_start(page: Page, url: str) -> str:
         InfraError: if the page cannot be opened.
     """
     if not url.lower().startswith(("http://", "https://")):
-        raise TaskError(f"the start page {url!r} is no http or https URL")
+        raise TaskError(f"the start page {url!r} is not an http or https URL")
     try:
         response = await page.goto(url, wait_until="commit")
         return response.url if response else url
@@ -167,7 +167,7 @@ async def open_start(page: Page, url: str) -> str:
         if not page.is_closed() and any(sign in error.message for sign in _NO_PAGE):
             # A crash of browser or renderer aborts the navigation first and is reported afterwards.
             await (await PageProbe.of(page)).send("Runtime.evaluate", expression="1")
-            raise TaskError(f"the start page {url} is no page: {first_line(error)}") from error
+            raise TaskError(f"the start page {url} is not a page: {first_line(error)}") from error
         raise InfraError(f"the start page {url} did not open: {first_line(error)}") from error
 
 

@@ -126,7 +126,7 @@ class StartRequest:
         if (task is None) == (url is None):
             raise UsageError("reset needs either a task or a URL")
         if task is not None and not isinstance(task, Task):
-            raise UsageError(f"{task!r} is no Task", hint="load_tasks(path) returns them")
+            raise UsageError(f"{task!r} is not a Task", hint="load_tasks(path) returns them")
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, SupportsIndex)):
             raise UsageError(f"a seed is an integer, not {seed!r}")
         seed = None if seed is None else index(seed)  # numpy's integers as well

@@ -239,7 +239,7 @@ class JsonEvaluator(Evaluator):
         try:
             given = json.loads(evidence.answer)
         except (ValueError, RecursionError):
-            return Score(0.0, (f"the answer {evidence.answer[:200]!r} is no JSON",))
+            return Score(0.0, (f"the answer {evidence.answer[:200]!r} is not JSON",))
         one, other = (canonical_json(each, unordered=self.unordered) for each in (given, self.expected))
         return _compared(
             one == other, "the answer", evidence.answer, json.dumps(self.expected, ensure_ascii=False)

@@ -2,7 +2,7 @@
 
     a list of objects with `env` and `eval`            WARC-Bench        `warc_bench_tasks`
     a list of objects with `sites` and `eval`          WebArena          `webarena_tasks`
-    the same, `eval` being a list                      webarena-verified `verified_tasks`
+    the same, `eval` being a list                      webarena-verified `webarena_tasks`
     an object with `stillweb_tasks: 1` (JSON or YAML)  our own           tasks/native.py
 
 MiniWoB++ has no file: its pages are its tasks (`tasks/miniwob.py`).
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -67,8 +67,7 @@ def load_tasks(
             hint="the forms of a task file: docs/reference/tasks.md",
         )
     if _is_webarena(entries):
-        read = verified_tasks if isinstance(entries[0].get("eval"), list) else webarena_tasks
-        return read(entries, sites=sites or {}, collections=collections or {}, source=str(path))
+        return webarena_tasks(entries, sites=sites or {}, collections=collections or {}, source=str(path))
     return warc_bench_tasks(entries, source=str(path))
 
 
@@ -164,7 +163,7 @@ class _FieldReader:
         try:
             return datetime.fromtimestamp(seconds, UTC)
         except (OverflowError, ValueError, OSError) as error:
-            raise TaskError(f"{self._where}: {name!r} is no time: {error}") from error
+            raise TaskError(f"{self._where}: {name!r} is not a time: {error}") from error
 
 
 def _warc_bench_task(entry: _FieldReader, where: str, seen: Counter[str]) -> Task:
@@ -177,7 +176,7 @@ def _warc_bench_task(entry: _FieldReader, where: str, seen: Counter[str]) -> Tas
         _check_json(script, where)
     start_url = env.text("start_url")
     if "://" not in start_url:
-        raise TaskError(f"{where}: start_url {start_url!r} is no absolute URL")
+        raise TaskError(f"{where}: start_url {start_url!r} is not an absolute URL")
     task_id = entry.text("task_id")
     seen[task_id] += 1
     return Task(
@@ -232,7 +231,7 @@ def webarena_tasks(
     collections: Mapping[str, str],
     source: str = "webarena",
 ) -> list[Task]:
-    """Read WebArena's configurations as tasks.
+    """Read configurations of WebArena or webarena-verified as tasks.
 
     Args:
         entries: the list in the file.
@@ -242,17 +241,6 @@ def webarena_tasks(
     Raises:
         TaskError: naming source and index of the first entry that is wrong.
     """
-    return _site_tasks(entries, sites, collections, source, _webarena_task)
-
-
-def _site_tasks(
-    entries: Iterable[Any],
-    sites: Mapping[str, str],
-    collections: Mapping[str, str],
-    source: str,
-    read: Callable[[Mapping[str, Any], str], Task],
-) -> list[Task]:
-    """Read configurations that name sites by placeholders."""
     urls = {_site(name): url.rstrip("/") for name, url in sites.items()}
     held = {_site(name): collection for name, collection in collections.items()}
     tasks = []
@@ -260,7 +248,7 @@ def _site_tasks(
         where = f"{source}#{index}"
         try:
             filled = _filled(entry, urls)
-            task = read(filled, where)
+            task = (_verified_task if isinstance(filled["eval"], list) else _webarena_task)(filled, where)
             if unknown := _PLACEHOLDER.findall(json.dumps(filled)):
                 missing = ", ".join(sorted(set(unknown)))
                 reason = f"no URL is given for {missing} (sites=...)"
@@ -380,17 +368,6 @@ _UNREAD = {
 }
 _ANY_METHOD = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _REPORT = "only the agent's report is compared"
-
-
-def verified_tasks(
-    entries: Iterable[Any],
-    *,
-    sites: Mapping[str, str],
-    collections: Mapping[str, str],
-    source: str = "webarena-verified",
-) -> list[Task]:
-    """Read webarena-verified's configurations as tasks; arguments and errors as of `webarena_tasks`."""
-    return _site_tasks(entries, sites, collections, source, _verified_task)
 
 
 def _verified_task(entry: Mapping[str, Any], where: str) -> Task:

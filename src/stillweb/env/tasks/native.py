@@ -177,7 +177,7 @@ def _lines(node: yaml.Node, path: _Path, above: tuple[yaml.Node, ...]) -> Iterat
 
 
 def _line(lines: dict[_Path, int], place: _Path) -> int:
-    """Return the line of a pydantic location; its steps that are no keys (tags of unions) are skipped."""
+    """Return the line of a pydantic location; its steps that are not keys (tags of unions) are skipped."""
     at: _Path = ()
     for step in place:
         if (*at, step) in lines:

@@ -209,7 +209,7 @@ class RequestPattern(BaseModel):
         method: one or several methods; empty is any write (POST, PUT, PATCH, DELETE).
         url: patterns with `*` for the URL without query and fragment, one of which matches.
         url_regex: RE2 expression that the whole URL matches.
-        query: rules for query parameters by name. A value that is no object is an `exact` rule.
+        query: rules for query parameters by name. A value that is not an object is an `exact` rule.
         body: rules for body fields by path: names of a form or multipart body; in JSON `a.b[0].c`, with `[]`
             for every element; "" for the whole body. A path may continue into a form field that holds JSON.
         operation: name of the GraphQL operation; in a batch, paths then start at this operation.
@@ -339,8 +339,8 @@ class RequestEvaluator(Evaluator):
     Attributes:
         requests: patterns; each is matched by `at_least` to `at_most` requests.
         ordered: the matching writes come in the order of the patterns.
-        only: the episode sends no other writes. Beacons, noise and GraphQL queries are no writes.
-        reads: patterns with `*` for URLs whose requests are no writes, such as a search by POST.
+        only: the episode sends no other writes. Beacons, noise and GraphQL queries are not writes.
+        reads: patterns with `*` for URLs whose requests are not writes, such as a search by POST.
         misses: whether requests count that the collection does not hold.
     """
 

@@ -247,7 +247,7 @@ async def read_script(
             raise InfraError(f"the page was gone before it could be scored: {line}") from error
         if syntax_error := _SYNTAX_ERROR.match(message):
             line = NO_SCRIPT + syntax_error[1]
-        return Reading(look, threw=line or "a value that is no Error")
+        return Reading(look, threw=line or "a value that is not an Error")
     return Reading(look, plain(value), bool(value))
 
 

@@ -115,7 +115,7 @@ def task_from_dict(loaded: Mapping[str, Any], where: str) -> Task:
     """Read the result of `task_to_dict`.
 
     Raises:
-        TaskError: naming `where` it was read from, if it is no task.
+        TaskError: naming `where` it was read from, if it is not a task.
     """
     try:
         return _TASK.validate_python(loaded)

@@ -81,7 +81,7 @@ def _reward(end: Mapping[str, Any], path: Path) -> float | None:
     if reward is None:
         return None
     if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise TaskError(f"{path}: the reward is {reward!r}, which is no number")
+        raise TaskError(f"{path}: the reward is {reward!r}, which is not a number")
     return float(reward)
 
 

@@ -63,7 +63,7 @@ class ContentFiles:
         """
         path = self.path(digest, suffix)
         if not _DIGEST.fullmatch(str(digest)):
-            raise TaskError(f"{str(digest)[:80]!r} is no SHA-256 of a stored content")
+            raise TaskError(f"{str(digest)[:80]!r} is not an SHA-256 of a stored content")
         try:
             body = path.read_bytes()
         except OSError as error:

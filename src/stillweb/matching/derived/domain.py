@@ -139,7 +139,7 @@ class Domain:
 
     def _refuses_whole(self, value: str) -> str:
         if self.kind == "email" and not _EMAIL.fullmatch(value):
-            return "is no e-mail address"
+            return "is not an e-mail address"
         for order, (first, last) in zip(_ORDERS, self.between, strict=False):
             if not first <= order(value) <= last:
                 return "is before or after the recorded values in alphabetical order"

@@ -32,6 +32,7 @@ from stillweb.collections.learn.recordings import (
 from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.pack.seal import seal
 from stillweb.errors import UpstreamUnreachable
+from stillweb.http.codec import decoded_body
 from stillweb.matching.derived.branch import Branch
 from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.model import HTML_TYPES, TEXT_TYPES, Capture
@@ -54,7 +55,6 @@ from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import (
     PageFetcher,
     cookies_of,
-    decoded_body,
     recorded_fields,
     signed_in_state,
 )
@@ -280,7 +280,7 @@ class _FormsRun:
             self._deadline.check()
             if capture.method != "GET" or capture.status != 200 or capture.mime not in TEXT_TYPES:
                 continue
-            body = decoded_body(self._collection.read_capture(capture))
+            body = decoded_body(self._collection.read_capture(capture).response) or b""
             self.vocabulary.add(body.decode("utf-8", "replace"))
             if capture.url in seen or not self._scope.contains(capture.url):
                 continue
@@ -412,7 +412,7 @@ class _FormsRun:
                 with suppress(UpstreamUnreachable, TooLarge):
                     exchange = await self._fetcher.fetch(url)
                     if exchange.response.status == 200 and exchange.response.mime in HTML_TYPES:
-                        words |= parse_page(url, decoded_body(exchange)).words
+                        words |= parse_page(url, decoded_body(exchange.response) or b"").words
             new = sorted(word for word in words if word.isalpha() and not self.vocabulary.has_word(word))
             self._words = rng.sample(new, min(_WORDS, len(new)))
         return self._words
@@ -424,7 +424,7 @@ class _FormsRun:
         """
         shown = first.steps[-1].exchange
         links = (
-            parse_page(shown.request.url, decoded_body(shown)).links
+            parse_page(shown.request.url, decoded_body(shown.response) or b"").links
             if shown.response.mime in HTML_TYPES
             else []
         )

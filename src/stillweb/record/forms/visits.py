@@ -22,10 +22,11 @@ import httpx
 from stillweb.collections.learn.proof import differs_in_structure
 from stillweb.collections.learn.recordings import AGAIN, REDIRECT, SHOWN, WRITE, RecordedBranch, RecordedStep
 from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.http.codec import decoded_body
 from stillweb.model import Exchange
 from stillweb.record.explore.values import Values
 from stillweb.record.forms.plan import FormVariant
-from stillweb.record.harvest.fetch import PageFetcher, decoded_body, location_of
+from stillweb.record.harvest.fetch import PageFetcher, location_of
 from stillweb.record.harvest.page import parse_page
 from stillweb.record.harvest.tree import parse_tree
 from stillweb.record.htmlforms import FormData, HtmlForm, encode_form
@@ -156,7 +157,7 @@ class FormVisits:
     ) -> tuple[Exchange, list[RecordedStep]] | str:
         """Open the page of a form and send the form; return the page and the steps."""
         opened = await self._fetch(visit, variant.page)
-        page = parse_page(variant.page, decoded_body(opened))
+        page = parse_page(variant.page, decoded_body(opened.response) or b"")
         forms = page.posts if variant.posts else page.forms
         form = next((each for each in forms if _same(each, variant.form)), None)
         if form is None:
@@ -250,7 +251,7 @@ class _PlainLogin:
         exchanges = await self._followed(visit, await visit.fetch(self.page))
         opened = exchanges[-1]
         typed = self._by_name(opened)
-        posts = parse_page(opened.request.url, decoded_body(opened)).posts
+        posts = parse_page(opened.request.url, decoded_body(opened.response) or b"").posts
         form = next((e for e in posts if typed and typed.keys() <= {each.name for each in e.fields}), None)
         if form is None:
             return []
@@ -293,11 +294,11 @@ class _PlainLogin:
 
 
 def _tree_of(page: Exchange) -> LexborHTMLParser | None:
-    return parse_tree(decoded_body(page).decode("utf-8", "replace"))
+    return parse_tree((decoded_body(page.response) or b"").decode("utf-8", "replace"))
 
 
 def _first(tree: LexborHTMLParser | None, selector: str) -> LexborNode | None:
-    """Return the first element of a selector; None for Playwright's own selectors, which are no CSS."""
+    """Return the first element of a selector; None for Playwright's own selectors, which are not CSS."""
     from selectolax.lexbor import SelectolaxError  # of the extra stillweb[record]
 
     with suppress(SelectolaxError):

@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
-from stillweb.http.codec import decode
+from stillweb.http.codec import decoded_body
 from stillweb.matching.parts import Where
 from stillweb.matching.rules import Rule, RuleOrigin, Rules
-from stillweb.model import HTML_TYPES, Capture, Exchange, header
+from stillweb.model import HTML_TYPES, Capture, Exchange
 
 if TYPE_CHECKING:
     from stillweb.record.harvest.words import WordField
@@ -132,5 +132,5 @@ def _digest(exchange: Exchange) -> bytes:
     """Return a digest of a document's bytes, b"" for anything else."""
     if exchange.response.status != HTTPStatus.OK or exchange.response.mime not in HTML_TYPES:
         return b""
-    body = decode(exchange.response.raw_body, header(exchange.response.headers, "content-encoding"))
+    body = decoded_body(exchange.response)
     return b"" if body is None else sha256(body).digest()

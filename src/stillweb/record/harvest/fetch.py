@@ -25,7 +25,7 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.learn.transports import is_live
 from stillweb.collections.limits import load_json
 from stillweb.errors import LimitExceeded, UpstreamUnreachable
-from stillweb.http.codec import decode
+from stillweb.http.codec import decoded_body
 from stillweb.http.messages import request_block
 from stillweb.model import BUSY, Capture, Exchange, Headers, Request, Response, destination, header
 from stillweb.record.crawl.fetch import tls_context
@@ -131,7 +131,7 @@ def recorded_data(
             continue
         seen.add(found.key)
         with suppress(ValueError, LimitExceeded):
-            yield found, load_json(decoded_body(exchange)) if is_json else None
+            yield found, load_json(decoded_body(exchange.response) or b"") if is_json else None
 
 
 def recorded_requests(collection: Collection) -> Iterator[PlainRequest]:
@@ -377,12 +377,6 @@ def _retry_after(response: Response) -> float:
         except (TypeError, ValueError):
             seconds = 1.0
     return min(max(seconds, 0.1), _WAIT)
-
-
-def decoded_body(exchange: Exchange) -> bytes:
-    """Return a response body without its content coding, b"" if it cannot be decoded."""
-    coding = header(exchange.response.headers, "content-encoding")
-    return decode(exchange.response.raw_body, coding) or b""
 
 
 def location_of(exchange: Exchange) -> str:

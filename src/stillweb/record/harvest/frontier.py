@@ -119,12 +119,12 @@ class HarvestFrontier:
         return url in self._known
 
     def weight_of(self, other: Hashable) -> float:
-        """Return the weight that pages have handed to something that is no URL."""
+        """Return the weight that pages have handed to something that is not a URL."""
         pending = self._others.get(other)
         return pending.weight if pending else 0.0
 
     def add_other(self, other: Hashable, weight: float) -> None:
-        """Add weight to something that is no URL."""
+        """Add weight to something that is not a URL."""
         self._other(other).weight += weight
 
     def mark_taken(self, url: str) -> Pending:

@@ -26,6 +26,7 @@ from stillweb.collections.layout import Collection, locked
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError, RecordError, UpstreamUnreachable
 from stillweb.files import write_atomically
+from stillweb.http.codec import decoded_body
 from stillweb.model import HTML_TYPES, Capture, Exchange, Request
 from stillweb.record.crawl.fetch import Fetcher, Robots
 from stillweb.record.crawl.scope import Scope
@@ -33,7 +34,6 @@ from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import (
     WITHOUT_PAGE,
     PageFetcher,
-    decoded_body,
     location_of,
     recorded_fields,
     recorded_posts,
@@ -408,10 +408,10 @@ class _Harvest:
             if location := location_of(exchange):
                 await self._fetch_resources(fetcher, [Resource(location, resource.destination)], referer)
             elif exchange.response.mime == "text/css":
-                text = decoded_body(exchange).decode("utf-8", "replace")
+                text = (decoded_body(exchange.response) or b"").decode("utf-8", "replace")
                 await self._fetch_resources(fetcher, css_urls(resource.url, text), resource.url)
             elif resource.destination in ("iframe", "frame") and exchange.response.mime in HTML_TYPES:
-                framed = parse_page(resource.url, decoded_body(exchange))
+                framed = parse_page(resource.url, decoded_body(exchange.response) or b"")
                 await self._fetch_resources(fetcher, framed.resources, resource.url)
 
     async def _fetch(self, fetcher: PageFetcher, url: str, destination: str, referer: str) -> Exchange | None:
@@ -474,7 +474,7 @@ class _Harvest:
             self._write(exchange)
         if exchanges and exchanges[-1].response.mime in HTML_TYPES:
             url = exchanges[-1].request.url
-            shown = parse_page(url, decoded_body(exchanges[-1]))
+            shown = parse_page(url, decoded_body(exchanges[-1].response) or b"")
             await self._fetch_resources(fetcher, shown.resources, url)
             for link in self._links_behind(shown):
                 self._recorded.add(link)
@@ -493,13 +493,13 @@ class _Harvest:
         ][:_BEHIND_MOST]
 
     def _take_page(self, pending: Pending, exchange: Exchange) -> HtmlPage | None:
-        """Note where a document leads; return what it refers to, None if it is no HTML."""
+        """Note where a document leads; return what it refers to, None if it is not HTML."""
         if location := location_of(exchange):
             self._frontier.lead(pending, [location] if self._is_followed(location, "") else [])
             return None
         if exchange.response.mime not in HTML_TYPES:
             return None
-        page = parse_page(pending.url, decoded_body(exchange))
+        page = parse_page(pending.url, decoded_body(exchange.response) or b"")
         if page.unread:
             self.report.failed[pending.url] = "nests too deeply to be parsed: its links were not followed"
         self._parsed.add(pending.url)

@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from stillweb.http.codec import decoded_body
 from stillweb.matching.values import fits
 from stillweb.model import Exchange
-from stillweb.record.harvest.fetch import PageFetcher, decoded_body, location_of
+from stillweb.record.harvest.fetch import PageFetcher, location_of
 from stillweb.record.harvest.page import HtmlPage, parse_page
 from stillweb.record.htmlforms import FormData, HtmlForm, Input, encode_form
 from stillweb.record.tokens import CsrfTokens
@@ -119,7 +120,7 @@ async def send_form(visit: PageFetcher, post: PostForm, tokens: CsrfTokens) -> l
     """
     opened = await visit.fetch(post.page)
     visit.keep_cookies(opened)
-    page = parse_page(post.page, decoded_body(opened))
+    page = parse_page(post.page, decoded_body(opened.response) or b"")
     form = next((each for each in page.posts if _is_same(each, post.form)), None)
     if form is None:
         return []

@@ -38,8 +38,9 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 from stillweb.collections.layout import Collection
+from stillweb.http.codec import decoded_body
 from stillweb.model import Capture, Request
-from stillweb.record.harvest.fetch import decoded_body, recorded_data
+from stillweb.record.harvest.fetch import recorded_data
 from stillweb.record.harvest.misses import PlainRequest
 from stillweb.urls import host_of
 
@@ -550,7 +551,9 @@ class ScriptRequests:
         def links_of(url: str) -> list[str]:
             if url not in leads:
                 capture = self._documents.get(url)
-                body = decoded_body(self._collection.read_capture(capture)) if capture else b""
+                body = (
+                    decoded_body(self._collection.read_capture(capture).response) or b"" if capture else b""
+                )
                 leads[url] = self._links_of(body, url) if body else []
             return leads[url]
 
@@ -576,7 +579,7 @@ class ScriptRequests:
             url = capture.url.partition("?")[0]
             hosts.setdefault(host_of(url), set()).add(url)
             if capture.mime in JAVASCRIPT and url not in scripts and not self._is_over():
-                body = decoded_body(self._collection.read_capture(capture))
+                body = decoded_body(self._collection.read_capture(capture).response) or b""
                 scripts[url] = body.decode("utf-8", "replace")
         found: dict[str, str] = {}
         for page in dict.fromkeys(map(host_of, self._documents)):

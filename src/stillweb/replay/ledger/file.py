@@ -87,7 +87,7 @@ class LedgerFileReader:
     """Reader of a ledger file that other processes append to.
 
     Attributes:
-        unreadable: number of lines so far that are no ledger entries.
+        unreadable: number of lines so far that are not ledger entries.
     """
 
     def __init__(self, path: Path) -> None:

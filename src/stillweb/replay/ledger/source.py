@@ -48,7 +48,7 @@ class FileSource:
         """Defect of the file; "" without one."""
         unfinished, unreadable = self._reader.unfinished, self._reader.unreadable
         torn = f"ends in the middle of a line ({unfinished} bytes)" if unfinished else ""
-        bad = f"{unreadable} lines are no ledger entries" if unreadable else ""
+        bad = f"{unreadable} lines are not ledger entries" if unreadable else ""
         what = " and ".join(filter(None, (bad, torn)))
         return f"{self._reader.path}: {what}; skipped" if what else ""
 

@@ -99,7 +99,7 @@ def _imported(module: str, name: str, options: Mapping[str, Any]) -> Agent:
     agent = found(**options) if options else found
     if not callable(agent):
         raise UsageError(
-            f"{module}:{name} is no agent", hint="an agent is a function from a task to a policy"
+            f"{module}:{name} is not an agent", hint="an agent is a function from a task to a policy"
         )
     return agent  # type: ignore[no-any-return]  # its signature is checked when it is called
 

@@ -76,7 +76,7 @@ class RolloutClient(AbstractAsyncContextManager["RolloutClient"]):
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise UsageError(
-                f"{url!r} is no http address of a rollout server", hint="stillweb serve prints the address"
+                f"{url!r} is not the URL of a rollout server", hint="stillweb serve prints the address"
             )
         self.url = url.rstrip("/")
         self._retry_seconds = retry_seconds
