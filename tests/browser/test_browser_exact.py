@@ -70,6 +70,23 @@ async def test_racing_answers_come_in_one_order(rig):
         assert [line[0] for line in text.splitlines()] != list("abcdefgh")
 
 
+async def test_a_muted_page_reports_its_requests_to_the_controller_alone(rig):
+    rig.site.pages["http://site.test/"] = "<!doctype html><script>new Worker('/w.js'); fetch('/d')</script>"
+    rig.site.pages["http://site.test/w.js"] = ("text/javascript", b"fetch('/of-the-worker')")
+    urls = {f"http://site.test/{path}" for path in ("", "w.js", "d", "of-the-worker")}
+    async with rig.visit(Level.EXACT) as visit:
+        heard = []
+        visit.context.on("request", lambda request: heard.append(request.url))
+        state_of(visit.context).exact.mute()
+        muted = await visit.context.new_page()
+        assert await muted.goto("http://site.test/", wait_until="commit") is None
+        assert (await settle(muted, visit.activity)).settled
+        assert {each.url for each in visit.activity.requests} == urls
+        assert heard == []
+        await visit.goto()  # a page that was open before
+        assert set(heard) >= urls - {"http://site.test/of-the-worker"}
+
+
 @pytest.mark.parametrize("tag", ["<marquee>Offers</marquee>", "<progress></progress>"])
 async def test_what_is_drawn_by_the_real_clock_is_flagged(rig, tag):
     *_, flags = (await runs(rig, tag, sessions=1))[0]

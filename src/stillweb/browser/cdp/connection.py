@@ -177,7 +177,10 @@ class CdpConnection:
         self._pinning: dict[str, tuple[PendingResult, EventCallback]] = {}  # by target, see `pin_first`
         self._held: dict[str, dict[str, Any]] = {}  # scripts of workers, by request
         self._wanted: dict[str, EventCallback] = {}
+        self._muted: dict[str, set[str]] = {}  # by context, Playwright's sessions of its targets
         pipe.take = self._take
+        pipe.is_foreign = lambda session: session not in self._sessions
+        pipe.answer = self._answer
         pipe.lost = lambda: self._end("the browser is gone")
 
     async def start(self) -> None:
@@ -241,8 +244,16 @@ class CdpConnection:
         """Call back for each target of a context: session, info, whether it waits for the debugger."""
         self._claims[context_id] = claim
 
+    def mute(self, context_id: str) -> None:
+        """Report no requests and responses of a context's future targets to Playwright.
+
+        A page's traffic then has half as many events; each costs renderer, browser and driver time.
+        """
+        self._muted[context_id] = set()
+
     def release(self, context_id: str) -> None:
         self._claims.pop(context_id, None)
+        self._muted.pop(context_id, None)
 
     async def browser_contexts(self) -> list[str]:
         reply = await self.root.send("Target.getBrowserContexts")
@@ -324,9 +335,23 @@ class CdpConnection:
             return True
         session = self._sessions.get(message.get("sessionId", ""))
         if session is None or not session.id:
+            self._note_foreign(message)
             return False
         self._dispatch(session, message["method"], message["params"])
         return True
+
+    def _note_foreign(self, message: dict[str, Any]) -> None:
+        if message["method"] == "Target.attachedToTarget":
+            context = message["params"]["targetInfo"].get("browserContextId", "")
+            if context in self._muted:
+                self._muted[context].add(message["params"]["sessionId"])
+
+    def _answer(self, command: dict[str, Any]) -> dict[str, Any] | None:
+        session = command.get("sessionId", "")
+        is_muted = any(session in sessions for sessions in self._muted.values())
+        if command["method"] != "Network.enable" or not is_muted:
+            return None
+        return {"id": command["id"], "sessionId": session, "result": {}}
 
     def _finish(self, message: dict[str, Any]) -> None:
         _, result = self._waiting.pop(message["id"], (None, None))

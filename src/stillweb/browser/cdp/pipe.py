@@ -25,6 +25,12 @@ from stillweb.scratch import scratch_folder
 
 _LAUNCHER = Path(__file__).with_name("launcher")
 _END = b"\0"  # of a message
+_EVENT = b'{"method":"'
+_ATTACHED = b'{"method":"Target.attachedToTarget"'
+_SESSION = b',"sessionId":"'
+_SESSION_LENGTH = 64  # bytes; an identifier has 32 digits
+_NETWORK = b'"Network.enable"'
+_SMALL = 4096  # bytes; a message without many objects
 _START_SECONDS = 20.0  # real, after Playwright has an answer of the browser
 
 
@@ -73,12 +79,16 @@ class BrowserPipe:
     """The pipe of one browser.
 
     Attributes:
-        take: receives each message of the browser, decoded; returns False if the message is for Playwright.
+        take: receives messages of the browser, decoded; returns False if the message is for Playwright.
+        is_foreign: whether events of a session are for Playwright alone, so that they need not be decoded.
+        answer: returns the reply to a command of Playwright that the browser does not get, None otherwise.
         lost: called when the browser or Playwright is gone.
     """
 
     def __init__(self) -> None:
         self.take: Callable[[dict[str, Any]], bool] = lambda _: False
+        self.is_foreign: Callable[[str], bool] = lambda _: False
+        self.answer: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda _: None
         self.lost: Callable[[], None] = lambda: None
         self._browser: asyncio.Transport
         self._playwright: asyncio.WriteTransport
@@ -128,7 +138,7 @@ class BrowserPipe:
             ours, reading, writing = await asyncio.to_thread(_exchange, client)
         browser = MessageReader(self._from_browser, self._end)
         to_playwright = _PipeEnd(self._end)
-        from_playwright = MessageReader(self.send, self._end)
+        from_playwright = MessageReader(self._from_playwright, self._end)
         self._browser, _ = await loop.connect_accepted_socket(lambda: browser, ours)
         self._browser.pause_reading()
         self._open.append(self._browser)
@@ -149,8 +159,21 @@ class BrowserPipe:
         self._browser.write(message + _END)
 
     def _from_browser(self, message: bytes) -> None:
-        if not self.take(_decode(message)):
+        if self._passes(message) or not self.take(_decode(message)):
             self._playwright.write(message + _END)
+
+    def _passes(self, message: bytes) -> bool:
+        """Return True for an event of a session of Playwright's, except new targets."""
+        if not message.startswith(_EVENT) or message.startswith(_ATTACHED):
+            return False
+        _, found, session = message[-_SESSION_LENGTH:].rpartition(_SESSION)  # Chromium writes it last
+        return bool(found) and session.endswith(b'"}') and self.is_foreign(session[:-2].decode())
+
+    def _from_playwright(self, message: bytes) -> None:
+        if _NETWORK in message and (reply := self.answer(_decode(message))):
+            self._playwright.write(_encode(reply) + _END)
+        else:
+            self.send(message)
 
     def _end(self) -> None:
         self.lost()
@@ -180,6 +203,8 @@ def _encode(message: dict[str, Any]) -> bytes:
 
 def _decode(text: bytes) -> Any:
     try:
+        if len(text) < _SMALL:
+            return orjson.loads(text)
         with uncollected():
             return orjson.loads(text)
     except ValueError:  # lone surrogates, or a number too large for orjson

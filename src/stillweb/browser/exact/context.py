@@ -103,6 +103,7 @@ class ExactContext:
         console: messages of pages and workers.
         downloads: the browser's identifiers of downloads that have begun.
         refusals: the browser's messages for form fields that it refused to submit.
+        landed: URL of the context's first document, after redirects.
     """
 
     def __init__(self, connection: CdpConnection, context_id: str, scripts: Scripts, control: str) -> None:
@@ -111,6 +112,8 @@ class ExactContext:
         self.activity: Activity | None = None
         self.downloads: set[str] = set()
         self.refusals: list[str] = []
+        self.landed = ""
+        self._first_document = ""  # its request
         self.requests = RequestScheduler()
         self._connection = connection
         self._context_id = context_id
@@ -135,6 +138,10 @@ class ExactContext:
         self._cancelled: set[str] = set()  # requests that ended before they were paused
         self._loading_frames: dict[str, CdpSession] = {}  # whose document has not been requested, nor begun
         connection.claim(context_id, self._adopt)
+
+    def mute(self) -> None:
+        """Let Playwright have no events of requests and responses of pages that open from now on."""
+        self._connection.mute(self._context_id)
 
     def close(self) -> None:
         """Release the context's targets."""
@@ -260,6 +267,9 @@ class ExactContext:
             self._on_worker_script(session, event["requestId"])
         if kind == "document" and not request["url"].startswith(_NO_TRAFFIC):
             self._loading_frames.pop(event.get("frameId", ""), None)
+            self._first_document = self._first_document or event["requestId"]
+            if event["requestId"] == self._first_document:
+                self.landed = request["url"]
         if request["url"].startswith("data:") and kind == "document":
             self.flag("a frame's document is a data: URL, which is not held")
         if session.target["type"] == "page" and _is_local(event, kind):

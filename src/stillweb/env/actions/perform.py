@@ -162,6 +162,8 @@ async def open_start(page: Page, url: str) -> str:
         raise TaskError(f"the start page {url!r} is not an http or https URL")
     try:
         response = await page.goto(url, wait_until="commit")
+        if exact := state_of(page.context).exact:
+            return exact.landed or url
         return response.url if response else url
     except PlaywrightError as error:
         if not page.is_closed() and any(sign in error.message for sign in _NO_PAGE):

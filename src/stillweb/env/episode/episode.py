@@ -196,12 +196,14 @@ class ContextOptions:
 
     Attributes:
         storage_state: initial cookies and local storage.
+        reported: whether Playwright has the events of requests, as for a HAR.
     """
 
     profile: Profile
     pinning: Pinning
     storage_state: Mapping[str, Any] | None = None
     variant: EpisodeVariant | None = None
+    reported: bool = True
 
 
 @dataclass(slots=True)
@@ -375,6 +377,8 @@ async def open_episode(
             pinning,
         )
         episode.variant = options.variant
+        if (exact := state_of(context).exact) and not options.reported:
+            exact.mute()
         _report_clock(context, replay, session)
         await episode.report_date()
         await context.new_page()

@@ -207,9 +207,9 @@ class StartContext:
         except BaseException:
             await close_session(client, session)
             raise
-        episode = await open_episode(
-            self.browser, replay, session, task, ContextOptions(profile, pinning, state, variant)
-        )
+        has_har = bool(self.options.trajectories and self.options.har)
+        chosen = ContextOptions(profile, pinning, state, variant, reported=has_har)
+        episode = await open_episode(self.browser, replay, session, task, chosen)
         episode.unrecorded = asdict(unrecorded.total) if unrecorded.total else {}
         return episode
 
