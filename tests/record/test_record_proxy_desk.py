@@ -17,9 +17,10 @@ from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import UsageError
 from stillweb.model import header
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy.control import is_authorized, is_loopback, parse_user
+from stillweb.record.proxy.control import is_authorized, parse_user
 from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.running import RecordingProxy
+from stillweb.urls import is_loopback
 
 # mitmproxy 11 and what its default addons import, not us.
 PLAIN = "http://odd.test/plain"

@@ -22,12 +22,13 @@ from stillweb.errors import (
     UsageError,
 )
 from stillweb.server.failures import FailureKind, RequestRefused, fault_of
-from stillweb.server.guard import check_request, is_loopback
+from stillweb.server.guard import check_request
 from stillweb.server.monitor.counters import EventRate
 from stillweb.server.monitor.status import letter_of
 from stillweb.server.pictures import PictureStore
 from stillweb.server.protocols.omniboxes import ACTIONS, command_of, first_lines
 from stillweb.server.serving import page
+from stillweb.urls import is_loopback
 
 
 @given(st.lists(st.binary(min_size=1, max_size=20), max_size=30), st.integers(1, 60))

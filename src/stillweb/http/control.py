@@ -21,7 +21,8 @@
 The native server, its supervisor, pywb, the `--on-miss` front and the recording proxy each implement
 `ControlBackend`. Errors are `{"error": ..., "hint": ...}` with the status in `STATUS`. Web pages are
 refused: by `Origin` and `Sec-Fetch-Site`, and by `Host`, since a page can point a name of its own at this
-machine.
+machine. With a key in `KEY_VARIABLE`, servers accept only requests that carry it, and clients send it, as
+`Authorization: Bearer KEY`; probes and metrics need none.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ from stillweb.errors import (
     UsageError,
 )
 from stillweb.model import Tier
+
+KEY_VARIABLE = "STILLWEB_REPLAY_KEY"
+"""Environment variable with the key of the control API, for servers and clients."""
 
 DEFAULT_SESSION = "default"
 """Id of the session that the server's own port leads to."""
@@ -280,6 +284,11 @@ COMMANDS: Mapping[str, SessionCommand] = {
     ),
 }
 """The commands of sessions, by name."""
+
+
+def key_fields(key: str) -> dict[str, str]:
+    """Return the request fields that carry a key; none for ""."""
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def parse_info(loaded: Any) -> ReplayInfo:

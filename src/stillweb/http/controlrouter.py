@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -22,6 +23,7 @@ from stillweb.errors import (
 from stillweb.http.control import (
     COMMANDS,
     DEFAULT_SESSION,
+    KEY_VARIABLE,
     MISS_OUTCOME,
     SESSION_REQUEST,
     STATUS,
@@ -61,6 +63,9 @@ class ControlBackend(Protocol):
 
     hosts: Iterable[str] = ()
     """Names, besides addresses and single labels, that the `Host` field of a control request may have."""
+
+    key: str = ""
+    """Key that control requests must carry; "" for none."""
 
     def knows(self, session_id: str) -> bool:
         """Return whether a session of that id is open or lost; other ids reach `ledger` only."""
@@ -131,12 +136,16 @@ _COLLECTION = re.compile(r"/collections/([a-z0-9][a-z0-9._-]*)/reload")
 _PARTS = "|".join(("ledger", "reset", "misses", *COMMANDS))
 _ONE = re.compile(rf"/sessions/([A-Za-z0-9._-]+)(?:/({_PARTS}))?")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]+)?")
+_WITHOUT_KEY = ("/health", "/ready", "/metrics")  # for probes and Prometheus: no URLs, no bodies
 _PRIVATE_NAMES = (".localhost", ".local", ".internal")  # RFC 6761, RFC 6762, and ICANN's reserved `internal`
 
 
 async def answer(backend: ControlBackend, request: RequestReceived) -> ControlResponse:
     if refused := _why_refused(backend, request.headers):
         return error_response(HTTPStatus.FORBIDDEN, *refused)
+    if not _has_key(backend.key, request):
+        message = "the control API of this server needs its key"
+        return error_response(HTTPStatus.UNAUTHORIZED, message, f"set {KEY_VARIABLE} in the environment")
     try:
         reply = await _route(backend, request)
     except _MalformedBody as error:
@@ -169,6 +178,13 @@ def _why_refused(backend: ControlBackend, headers: Headers) -> tuple[str, str] |
     if host and not _is_own(host, backend.hosts):
         return f"the control API is not known as {host!r}", "stillweb replay NAME --allow-host HOST"
     return None
+
+
+def _has_key(key: str, request: RequestReceived) -> bool:
+    if not key or request.target.partition("?")[0].rstrip("/") in _WITHOUT_KEY:
+        return True
+    scheme, _, given = header(request.headers, "authorization").partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), key.encode())
 
 
 def _is_own(authority: str, allowed: Iterable[str]) -> bool:

@@ -5,6 +5,7 @@ Used by the environment, by diff, by the supervisor of workers and by tests. It 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,13 @@ import httpx
 from stillweb.errors import ReplayUnreachable, UsageError
 from stillweb.http.control import (
     DEFAULT_SESSION,
+    KEY_VARIABLE,
     ConnectionState,
     Ledger,
     ReloadResult,
     SessionInfo,
     error_for,
+    key_fields,
     parse_info,
     parse_ledger,
 )
@@ -49,6 +52,8 @@ class ReplayClient:
     Args:
         url: of the control API.
         socket: Unix socket of the control API, if it has one.
+
+    The environment variable STILLWEB_REPLAY_KEY has the key of a server that needs one.
     """
 
     def __init__(self, url: str, *, socket: Path | None = None) -> None:
@@ -62,6 +67,7 @@ class ReplayClient:
         # authorities is read: that took 20 ms and 0.8 MiB for each session of a vector.
         self._http = httpx.AsyncClient(
             base_url=self.url,
+            headers=key_fields(os.environ.get(KEY_VARIABLE, "")),
             timeout=_TIMEOUT,
             trust_env=False,
             transport=transport,

@@ -11,7 +11,6 @@ import json
 from contextlib import suppress
 from functools import cache, partial
 from importlib.resources import files
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, FastAPI
@@ -28,6 +27,7 @@ from stillweb.errors import StillwebError
 from stillweb.server.failures import FailureKind, RequestRefused, ServerFault, fault_of
 from stillweb.server.keys import AccessKeys, KeyHolder
 from stillweb.server.responses import failed, failed_bug, failed_http, failed_validation, fault_response
+from stillweb.urls import is_loopback
 
 BODY_BYTES = 8 << 20
 """Maximum bytes of a request body or WebSocket message: a batch of 4,096 resets with tasks has about 8 MB."""
@@ -202,16 +202,6 @@ PUBLIC = frozenset(
         *("/", "/monitor.css", "/monitor.js", f"{VIEWER}/", f"{VIEWER}/viewer.css", f"{VIEWER}/viewer.js"),
     )
 )
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is reachable from this machine only."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_request(path: str, headers: Headers, key: str | AccessKeys) -> ServerFault | None:

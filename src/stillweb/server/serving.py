@@ -26,7 +26,7 @@ except ImportError as missing:
 
 from stillweb.server.cluster.master import Master, make_master_app
 from stillweb.server.engine import Engine
-from stillweb.server.guard import BODY_BYTES, VIEWER, LimitedConnection, base_app, is_loopback
+from stillweb.server.guard import BODY_BYTES, VIEWER, LimitedConnection, base_app
 from stillweb.server.keys import AccessKeys
 from stillweb.server.monitor import monitor
 from stillweb.server.monitor.history import HistoryRecorder
@@ -36,6 +36,7 @@ from stillweb.server.viewer.app import make_viewer_app
 from stillweb.server.viewer.app import router as viewer_router
 from stillweb.server.viewer.index import EpisodeIndex
 from stillweb.templates import templates_of
+from stillweb.urls import is_loopback
 
 _KEEP_ALIVE_SECONDS = 75  # longer than clients keep connections, so that no request meets a closed connection
 _GRACE_SECONDS = 5  # for open responses after all leases have ended

@@ -19,6 +19,7 @@ neither: use `Env` for that. BrowserGym needs Playwright 1.44 and its browser, u
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ import httpx
 from stillweb.env import Task
 from stillweb.env.tasks.task import task_from_dict
 from stillweb.errors import ExtraNotInstalled, InfraError, ReplayUnreachable
+from stillweb.http.control import KEY_VARIABLE, key_fields
 from stillweb.trainers.episodes.scoring import (
     check_page_suffices,
     check_start,
@@ -63,7 +65,12 @@ class ReplaySession:
     """
 
     def __init__(self, url: str, collection: str = "") -> None:
-        self._http = httpx.Client(base_url=url.rstrip("/"), timeout=_SECONDS, trust_env=False)
+        self._http = httpx.Client(
+            base_url=url.rstrip("/"),
+            headers=key_fields(os.environ.get(KEY_VARIABLE, "")),
+            timeout=_SECONDS,
+            trust_env=False,
+        )
         session = self._request("POST", "/sessions", {"collection": collection or None})
         self.id, self.environment_id = session["id"], session["environment_id"]
         port = httpx.URL(session["proxy"]).port

@@ -16,10 +16,11 @@ from stillweb.cli.console import echo, echo_first, print_json, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.shared import check_record_options, name_options
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy.control import HOST, is_loopback, parse_user
+from stillweb.record.proxy.control import HOST, parse_user
 from stillweb.record.proxy.record import record_proxy
 from stillweb.record.proxy.running import RecordingProxy, RequestOutcome, RequestRecord
 from stillweb.record.recording import collection_to_fill
+from stillweb.urls import is_loopback
 
 _LISTED = 20  # failures in the printed report
 

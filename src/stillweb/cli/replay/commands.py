@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
@@ -19,8 +20,11 @@ from stillweb.cli import CommandGroup
 from stillweb.cli.console import echo, on_signals, print_json
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.replay.shared import seal_shown
+from stillweb.errors import UsageError
+from stillweb.http.control import KEY_VARIABLE
 from stillweb.replay import ReplayOptions
 from stillweb.replay.pywb.backend import PywbOptions
+from stillweb.urls import is_loopback
 
 if TYPE_CHECKING:
     from stillweb.certs import CertAuthority
@@ -115,6 +119,9 @@ def serve(
     progress; a second signal ends it immediately. Every port also accepts TLS directly. Session ports also
     accept plain requests and route them by Host, for clients that map host names to the ports.
 
+    Off loopback the control API needs a key: set STILLWEB_REPLAY_KEY in the environment of the server and of
+    its clients (Env, rollout, serve, diff, ...).
+
     With --on-miss pywb the server runs as a separate process behind a front, next to a pywb. The front
     forwards to pywb the requests that strict matching misses and that are not noise. The ledger shows these
     answers as tier `pywb`. The front never forwards a POST, PUT, PATCH or DELETE: pywb would return the
@@ -133,6 +140,7 @@ def serve(
     from stillweb.replay.server.runtime import run
 
     _check(chosen, options, pywb)
+    _check_key(options.host, chosen["published"])
     _log(chosen)
     collections = [Collection.open(root, name) for name in dict.fromkeys(names)] or list_collections(root)
     if not collections:
@@ -289,6 +297,19 @@ async def _until(stopped: asyncio.Event, failing: Coroutine[Any, Any, None]) -> 
 def _print_totals(totals: Counter[str]) -> None:
     counts = ", ".join(f"{count} {tier}" for tier, count in totals.most_common())
     echo(f"answered {totals.total()} requests" + (f": {counts}" if counts else ""), err=True)
+
+
+def _check_key(host: str, published: str | None) -> None:
+    """Demand a key if other machines can reach the control API.
+
+    In a container the server listens on all addresses, and the host publishes it on loopback.
+    """
+    reached = (urlsplit(published).hostname or "") if published else host
+    if not is_loopback(reached) and not os.environ.get(KEY_VARIABLE):
+        raise UsageError(
+            f"other machines can reach {reached}, and the control API has no key",
+            hint=f"set {KEY_VARIABLE} in the environment of server and clients",
+        )
 
 
 def _published(facts: dict[str, str], control: str | None) -> dict[str, str]:

@@ -18,7 +18,6 @@ from binascii import Error as Base64Error
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.resources import files
-from ipaddress import ip_address
 from string import Template
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from stillweb.http.controlrouter import ControlBackend, answer, error_response
 from stillweb.http.wire import RequestReceived
 from stillweb.polling import poll
 from stillweb.record.proxy.sessions import LOOPBACK, RecordingSession, RecordingSessions
+from stillweb.urls import is_loopback
 
 if TYPE_CHECKING:
     from stillweb.certs import CertAuthority
@@ -61,14 +61,6 @@ def is_authorized(user: tuple[str, str] | None, given: str) -> bool:
     except (Base64Error, ValueError):
         return False
     return scheme.lower() == "basic" and hmac.compare_digest(credentials, ":".join(user).encode("utf-8"))
-
-
-def is_loopback(address: str) -> bool:
-    """Return True if an address or host name is this machine's loopback."""
-    try:
-        return ip_address(address.strip("[]")).is_loopback
-    except ValueError:
-        return address.lower() == "localhost"
 
 
 HOST = INTERNAL_HOST

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -30,6 +31,7 @@ from stillweb.collections.layout import Collection
 from stillweb.errors import ReplayError, ReplayUnreachable, StillwebError, UsageError
 from stillweb.http.control import (
     DEFAULT_SESSION,
+    KEY_VARIABLE,
     Ledger,
     MissOutcome,
     Readiness,
@@ -203,6 +205,7 @@ class Front(ControlBackend):
         self.backend = backend
         self.options = options
         self.hosts: Iterable[str] = {options.host.lower(), *options.allowed_hosts}
+        self.key = os.environ.get(KEY_VARIABLE, "")
         self.contexts = ServerContexts(ca)
         self.open_sessions: dict[str, FrontSession] = {}
         self._ports = PortPool(options.session_ports)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
 from stillweb.errors import CollectionNotFound, UsageError
-from stillweb.http.control import DEFAULT_SESSION, Ledger, ReplayInfo, SessionInfo
+from stillweb.http.control import DEFAULT_SESSION, KEY_VARIABLE, Ledger, ReplayInfo, SessionInfo
 from stillweb.http.controlrouter import ControlBackend
 from stillweb.options import Option
 from stillweb.replay.pywb.process import PywbProcess, Setup, find_pywb
@@ -88,6 +89,7 @@ class PywbServer(ControlBackend):
         self.url = ""
         self.options = options
         self.hosts: Iterable[str] = {options.host.lower(), *options.allowed_hosts}
+        self.key = os.environ.get(KEY_VARIABLE, "")
         self._ca = ca
         self._program = program
         self._served = {

@@ -14,6 +14,7 @@ No module of this package opens a connection, so replay is hermetic by construct
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -28,6 +29,7 @@ from stillweb.collections.pack.reader import Pack
 from stillweb.errors import CollectionNotFound, UsageError
 from stillweb.http.control import (
     DEFAULT_SESSION,
+    KEY_VARIABLE,
     Ledger,
     MissOutcome,
     Readiness,
@@ -156,6 +158,7 @@ class ReplayServer(ControlBackend):
         self.ca = ca
         self.options = options
         self.hosts: Iterable[str] = {options.host.lower(), *options.allowed_hosts}
+        self.key = os.environ.get(KEY_VARIABLE, "")
         self._registries = dict(registries)
         self._sink = sink
         self._tasks = Tasks()

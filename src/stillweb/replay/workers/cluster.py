@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -25,6 +26,7 @@ from stillweb.collections.layout import Collection
 from stillweb.errors import ReplayError, SessionLost, UsageError
 from stillweb.http.control import (
     DEFAULT_SESSION,
+    KEY_VARIABLE,
     Ledger,
     MissOutcome,
     Readiness,
@@ -78,6 +80,7 @@ class ReplayCluster(ControlBackend):
         self.url = ""
         self.options = options
         self.hosts: Iterable[str] = {options.host.lower(), *options.allowed_hosts}
+        self.key = os.environ.get(KEY_VARIABLE, "")
         self.workers = [WorkerProcess(config, self._lose_sessions) for config in configs]
         self._ports = PortPool(options.session_ports)
         self._placed = {DEFAULT_SESSION: _Placed(self.workers[0], {"id": DEFAULT_SESSION})}
