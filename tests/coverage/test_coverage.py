@@ -33,7 +33,7 @@ from stillweb.coverage import (
 )
 from stillweb.coverage.agents import WalkPolicies
 from stillweb.coverage.causes import Obstacles
-from stillweb.coverage.fill import Addresses, choose_unused
+from stillweb.coverage.fill import Addresses, choose_unused, fill_again
 from stillweb.coverage.report import CausePicture, write_report
 from stillweb.coverage.until import needs_walks, no_time
 from stillweb.errors import UsageError
@@ -269,6 +269,15 @@ def test_filling_walks_use_each_control_of_a_page_template_before_they_repeat_on
     chosen = Counter(choose_unused(page, {}, URL, used, AvoidRules.of(), rng)["bid"] for page in pages)
     assert set(chosen) == {"a1", "a2", "a3", "a4"}
     assert max(chosen.values()) - min(chosen.values()) <= 8
+
+
+def test_filling_walks_type_another_word_where_one_was_requested():
+    rng = clock.seeded("test")
+    page = Seen((Node("a1", "searchbox", "Find"), Node("a2", "spinbutton", "Tea"), Node("a3", "link", "Tea")))
+    typed = {"action": "fill", "bid": "a1", "value": "Find"}
+    assert fill_again(page, typed, rng) == {"action": "fill", "bid": "a1", "value": "Tea"}
+    others = ({"action": "click", "bid": "a1"}, {**typed, "bid": "a2"}, {**typed, "bid": "gone"}, {})
+    assert not any(fill_again(page, each, rng) for each in others)
 
 
 def test_filling_walks_open_an_address_of_each_template_and_few_of_a_folder():

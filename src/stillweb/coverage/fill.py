@@ -393,22 +393,21 @@ class _FillingWalks:
         """Take the steps of one walk; return whether its episode continues."""
         rng, start = clock.seeded("fill", self._options.seed, number), self._start(number)
         action: Mapping[str, Any] = {}
+        again: Mapping[str, Any] = {}
         for _ in range(_STEPS):
             if self.is_over:
                 break
             if self._addresses.visit(seen.url):
                 shown = await vector.observe(session, "markdown")
                 self._addresses.note(_LINK.findall(shown.markdown or ""))
-            address = self._addresses.take() if rng.random() < _OPENED else ""
-            if address:
-                action = {"action": "goto", "url": address}
-            else:
-                action = choose_unused(seen, action, start, self._used, self._options.avoid, rng)
+            action = again or self._choose(seen, action, start, rng)
             seen, _, terminated, truncated, info = await vector.step(session, action)
             traffic = info["traffic"]
             self.report.steps += 1
             self.report.words.update(_words_of(seen))
-            if traffic["requests"] > traffic["noise"]:
+            has_requested = traffic["requests"] > traffic["noise"]
+            again = fill_again(seen, action, rng) if has_requested and not again else {}
+            if has_requested:
                 self.report.requested += 1
                 # Another session may have fetched it meanwhile: then it is no longer new.
                 new, self._fetched = self._site.fetched > self._fetched, self._site.fetched
@@ -418,6 +417,11 @@ class _FillingWalks:
             if terminated or truncated:
                 return False
         return True
+
+    def _choose(self, seen: Observation, last: Mapping[str, Any], start: str, rng: Any) -> dict[str, Any]:
+        if rng.random() < _OPENED and (address := self._addresses.take()):
+            return {"action": "goto", "url": address}
+        return choose_unused(seen, last, start, self._used, self._options.avoid, rng)
 
 
 class Addresses:
@@ -500,6 +504,18 @@ def choose_unused(
     at = rng.choices(range(len(usable)), weights)[0]
     used.update(keys[at])
     return _act_on(seen, usable[at], rng)
+
+
+def fill_again(seen: Observation, last: Mapping[str, Any], rng: Any) -> dict[str, Any]:
+    """Return the action that types another word where the last one was typed; {} if nothing was.
+
+    Two words show which part of a request is typed. Harvests then send the other words.
+    """
+    words = sorted(_words_of(seen) - {last.get("value")})
+    is_there = any(node.bid == last.get("bid") and node.role != "spinbutton" for node in seen.nodes)
+    if last.get("action") != "fill" or not is_there or not words:
+        return {}
+    return {"action": "fill", "bid": last["bid"], "value": rng.choice(words)}
 
 
 def _act_on(seen: Observation, node: Any, rng: Any) -> dict[str, Any]:
