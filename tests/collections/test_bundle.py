@@ -151,8 +151,8 @@ OTHER_KEY = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3"
     [
         ("message.txt", b"itself", b"another", KEY, "was changed"),
         ("message.txt.minisig", b"shop", b"shed", KEY, "was changed"),
-        ("message.txt.minisig", b"trusted comment: s", b"comment: s", KEY, "no signature of minisign"),
-        ("message.txt.minisig", b"\n", b"", KEY, "no signature of minisign"),
+        ("message.txt.minisig", b"trusted comment: s", b"comment: s", KEY, "not a signature of minisign"),
+        ("message.txt.minisig", b"\n", b"", KEY, "not a signature of minisign"),
         (
             "message.txt.minisig",
             b"",

@@ -146,8 +146,8 @@ async def test_a_tree_deeper_than_the_stack_is_read(env):
         (ORIGIN + "/away", "does not hold the start page .*/away, which leads to .*/gone"),
         ("https://odd.test:99999/", "is not a page"),
         ("https://odd.test:6000/", "is not a page"),
-        ("file:///etc/hostname", "no http or https URL"),
-        ("nonsense", "no http or https URL"),
+        ("file:///etc/hostname", "not an http or https URL"),
+        ("nonsense", "not an http or https URL"),
     ],
 )
 async def test_a_start_that_is_no_page_is_the_task_s_fault(env, url, why):

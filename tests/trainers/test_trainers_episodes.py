@@ -167,7 +167,7 @@ class TestClient:
         async with RolloutClient("http://127.0.0.1:9", retry_seconds=0.1) as alone:
             with pytest.raises(InfraError, match="does not answer"):
                 await alone.lease("test")
-        with pytest.raises(UsageError, match="no http address"):
+        with pytest.raises(UsageError, match="not the URL of a rollout server"):
             RolloutClient("127.0.0.1:7000")
 
     async def test_what_is_held_is_renewed_and_what_falls_silent_ends(self, served, client):
