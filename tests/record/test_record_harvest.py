@@ -871,6 +871,16 @@ async def test_entries_of_lists_come_before_urls_that_json_names(tmp_path: Path,
     assert found == {f"{kind}/{each}" for each in RUNS[1:3] for kind in ("api/runs", "log")}
 
 
+async def test_of_equally_likely_forms_the_first_of_the_page_is_sent_first(tmp_path: Path, ca, site) -> None:
+    form = "<form method=post action=/{0}><button>{0}</button></form>"
+    site.page("/", "".join(map(form.format, ("pause", "english", "german"))))
+    for path in ("/pause", "/english", "/german"):
+        site.page(path, "<p>Done</p>")
+    collection = with_start(tmp_path, site)
+    await harvest(collection, ca, SCOPE, HarvestOptions(forms=2, per_host=1, record=site.options))
+    assert [each.path for each in site.asked if each.method == "POST"] == ["/pause", "/english"]
+
+
 async def test_missed_writes_of_scripts_are_sent_last_except_deletions(tmp_path: Path, ca, site) -> None:
     site.page("/", "<a href='/a'>a</a>")
     site.page("/a", "<p>a</p>")

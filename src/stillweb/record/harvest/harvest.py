@@ -436,7 +436,10 @@ class _Harvest:
 
     async def _send_forms(self, fetcher: PageFetcher) -> None:
         """Send the POST forms that are likelier than the pages that wait, the likeliest first."""
-        weighed = [(self._frontier.weight_of(post.key), post) for post in self._post_forms.waiting]
+        # The last one is sent first. Of equal weights that is the one found first: menus, such as those of
+        # languages, stand at the ends of pages.
+        waiting = reversed(self._post_forms.waiting)
+        weighed = [(self._frontier.weight_of(post.key), post) for post in waiting]
         posts = [post for _, post in sorted(weighed, key=lambda each: each[0])]
         self._post_forms.waiting = posts
 
