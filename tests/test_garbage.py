@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Iterator
 
@@ -39,6 +40,16 @@ def test_nothing_is_collected_within_and_it_goes_on_afterwards() -> None:
 def test_it_goes_on_after_an_error() -> None:
     with pytest.raises(KeyError), uncollected():
         raise KeyError
+    assert gc.isenabled()
+
+
+async def test_blocks_of_several_tasks_leave_it_on() -> None:
+    async def block(turns: int) -> None:
+        with uncollected():
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+    await asyncio.gather(block(1), block(3), block(2))
     assert gc.isenabled()
 
 

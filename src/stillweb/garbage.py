@@ -14,7 +14,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Disable the collector within the block, which must not await. A due collection runs afterwards."""
+    """Disable the collector within the block. A due collection runs afterwards.
+
+    Within a block that awaits, other tasks go uncollected too, until the first one of several such blocks has
+    ended; so it must end soon.
+    """
     if not gc.isenabled():
         yield
         return

@@ -33,6 +33,7 @@ from stillweb.browser.state import state_of
 from stillweb.env.aio import both
 from stillweb.env.observations.forms import TEXT_FORMS
 from stillweb.errors import UsageError
+from stillweb.garbage import uncollected
 
 
 class Observe(StrEnum):
@@ -274,22 +275,24 @@ async def take_observation(  # noqa: PLR0913 - the state of an episode, by name
         still: whether the page has settled, so that drawing it changes nothing.
         mask: returns the bids of those elements that are marked as `unrecorded`.
     """
-    observer = _Observer(active, bids, still and state_of(active.context).exact is not None, mask)
-    titles, parts = await both(asyncio.gather(*map(page_title, pages)), observer.parts(kinds))
-    urls = [await page_address(page) for page in pages]
-    tabs = [
-        Tab(index, url, title, page is active)
-        for index, (page, url, title) in enumerate(zip(pages, urls, titles, strict=True))
-    ]
-    observation = Observation(
-        url=await page_address(active),
-        title=next((tab.title for tab in tabs if tab.active), ""),
-        tabs=tuple(tabs),
-        last_action_error=error,
-        **parts,
-    )
-    for form in kinds:
-        observation.digests[form.kind.value] = hashlib.sha256(observation.body(form.kind) or b"").hexdigest()
+    with uncollected():
+        observer = _Observer(active, bids, still and state_of(active.context).exact is not None, mask)
+        titles, parts = await both(asyncio.gather(*map(page_title, pages)), observer.parts(kinds))
+        urls = [await page_address(page) for page in pages]
+        tabs = [
+            Tab(index, url, title, page is active)
+            for index, (page, url, title) in enumerate(zip(pages, urls, titles, strict=True))
+        ]
+        observation = Observation(
+            url=await page_address(active),
+            title=next((tab.title for tab in tabs if tab.active), ""),
+            tabs=tuple(tabs),
+            last_action_error=error,
+            **parts,
+        )
+        for form in kinds:
+            body = observation.body(form.kind) or b""
+            observation.digests[form.kind.value] = hashlib.sha256(body).hexdigest()
     return observation
 
 
