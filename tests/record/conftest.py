@@ -144,6 +144,13 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def module_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site for recordings that the tests of a module share."""
+    with serve_site(tmp_path_factory.mktemp("site-ca")) as running:
+        yield running
+
+
 @pytest.fixture
 def cdn(tmp_path: Path, site: Site) -> Iterator[tuple[Site, RecordOptions]]:
     """Another site, of another origin, and how both are reached."""

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from stillweb.browser import Activity, launch, open_context, settle
 from stillweb.certs import CertAuthority
@@ -60,6 +61,9 @@ def build(site) -> None:
     site.answers["/favicon.ico"] = replace(site.answers["/lazy"], body=b"")
 
 
+BREADTH_FIRST = ["", "b", "a", "gone", "d", "c", "shadow"]
+
+
 def paths(report: CrawlReport) -> list[str]:
     return [page.url.removeprefix(HOME) for page in report.pages]
 
@@ -69,13 +73,28 @@ async def record(folder: Path, ca: CertAuthority, site, *, name: str = "site", *
         return await crawl([HOME], collection, ca, CrawlOptions(record=site.options, **options))
 
 
-async def test_pages_are_recorded_breadth_first_with_their_baselines(tmp_path: Path, ca, site) -> None:
-    build(site)
-    events: list[CrawlEvent] = []
-    with collection_to_fill(tmp_path, "site") as collection:
-        report = await crawl([HOME], collection, ca, CrawlOptions(record=site.options), events.append)
+@dataclass(frozen=True)
+class Whole:
+    """A recording of the whole site, which tests only read."""
 
-    assert paths(report) == ["", "b", "a", "gone", "d", "c", "shadow"]
+    collection: Collection
+    report: CrawlReport
+    events: list[CrawlEvent]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def whole(tmp_path_factory: pytest.TempPathFactory, ca, module_site) -> Whole:
+    build(module_site)
+    events: list[CrawlEvent] = []
+    with collection_to_fill(tmp_path_factory.mktemp("whole"), "site") as collection:
+        options = CrawlOptions(jobs=3, seed=7, record=module_site.options)
+        report = await crawl([HOME], collection, ca, options, events.append)
+    return Whole(collection, report, events)
+
+
+async def test_pages_are_recorded_breadth_first_with_their_baselines(whole: Whole) -> None:
+    collection, report, events = whole.collection, whole.report, whole.events
+    assert paths(report) == BREADTH_FIRST
     assert [page.depth for page in report.pages] == [0, 1, 1, 2, 2, 2, 3]
     assert [page.status for page in report.pages] == [200, 200, 200, 404, 200, 200, 200]
     assert [page.title for page in report.pages][:3] == ["/", "/b", "/a"]
@@ -84,7 +103,7 @@ async def test_pages_are_recorded_breadth_first_with_their_baselines(tmp_path: P
     assert (events[-1].pages, events[-1].files, events[-1].failed, events[-1].queued) == (7, 1, 0, 0)
     assert collection.page_list() == report.pages
     manifest = collection.manifest()
-    assert (manifest.state, manifest.seed) == ("complete", 0)
+    assert (manifest.state, manifest.seed) == ("complete", 7)
     assert manifest.profile["viewport"] == [1280, 720]
     assert check(collection) == []
     for page in report.pages:
@@ -192,14 +211,12 @@ async def test_a_page_for_which_the_site_was_too_busy_is_visited_again(
     assert (told in capsys.readouterr().err) is (not retries)
 
 
-async def test_without_baselines_the_same_is_recorded(tmp_path: Path, ca, site) -> None:
+async def test_without_baselines_the_same_is_recorded(tmp_path: Path, ca, site, whole: Whole) -> None:
     build(site)
-    reports = {
-        name: await record(tmp_path, ca, site, name=name, baseline=name == "kept")
-        for name in ("kept", "bare")
-    }
-    stored, bare = (Collection.open(tmp_path, name) for name in reports)
-    assert paths(reports["bare"]) == paths(reports["kept"])
+    report = await record(tmp_path, ca, site, name="bare", baseline=False)
+    stored, bare = whole.collection, Collection.open(tmp_path, "bare")
+    assert paths(report) == paths(whole.report)
+    assert bare.manifest().seed == 0
     # The pages' time and chance are those of when each recording began.
     keys = [{c.urlkey.partition("?")[0] for c in each.captures()} for each in (bare, stored)]
     assert keys[0] == keys[1]
@@ -209,13 +226,10 @@ async def test_without_baselines_the_same_is_recorded(tmp_path: Path, ca, site) 
     assert check(bare) == []
 
 
-async def test_a_replay_asks_for_nothing_that_was_not_recorded(tmp_path: Path, ca, site) -> None:
-    build(site)
-    await record(tmp_path, ca, site, jobs=3, seed=7)
-    site.answers.clear()  # the site is no more
-
-    collection = Collection.open(tmp_path, "site")
+async def test_a_replay_asks_for_nothing_that_was_not_recorded(ca, whole: Whole, module_site) -> None:
+    collection = whole.collection
     seal(collection)
+    asked_before = len(module_site.asked)
     profile, pinning = pinning_of(collection.manifest())
     options = ReplayOptions(port=0, session_ports=None)
     async with (
@@ -236,6 +250,7 @@ async def test_a_replay_asks_for_nothing_that_was_not_recorded(tmp_path: Path, c
             assert asked == sorted(resource["url"] for resource in resources)
             tiers = {str(entry.tier) for entry in (await client.ledger(session.id)).entries}
             assert tiers <= {"exact", "sequence"}
+    assert len(module_site.asked) == asked_before
 
 
 async def test_order_and_ids_do_not_depend_on_the_number_of_jobs(tmp_path: Path, ca, site) -> None:
@@ -267,12 +282,12 @@ async def test_appending_keeps_clock_seed_and_pages(tmp_path: Path, ca, site) ->
 
 async def test_a_crawl_goes_on_where_its_limit_stopped_it(tmp_path: Path, ca, site) -> None:
     build(site)
-    whole = await record(tmp_path, ca, site, name="whole")
     await record(tmp_path, ca, site, limit=3)
 
     report = await record(tmp_path, ca, site, append=True)
 
-    assert [(page.id, page.url) for page in report.pages] == [(page.id, page.url) for page in whole.pages]
+    assert paths(report) == BREADTH_FIRST  # as without a limit
+    assert [page.id for page in report.pages] == [f"page-{number:04}" for number in range(1, 8)]
 
 
 async def test_a_site_that_is_down_leaves_nothing_behind(tmp_path: Path, ca, site) -> None:

@@ -962,9 +962,9 @@ async def crawled(tmp_path: Path, ca, site) -> Collection:
     return collection
 
 
-async def missed_by_agents(collection: Collection, ca, seed: int) -> tuple[set[str], float]:
+async def missed_by_agents(collection: Collection, ca, first_seed: int, seeds: int) -> tuple[set[str], float]:
     await asyncio.to_thread(ensure_sealed, collection)
-    options = CoverageOptions(seeds=3, steps=12, first_seed=seed, jobs=3)
+    options = CoverageOptions(seeds=seeds, steps=12, first_seed=first_seed, jobs=3)
     async with (
         serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
         ReplayClient(server.url) as client,
@@ -983,7 +983,7 @@ class TestASite:
     ) -> None:
         build(site)
         collection = await crawled(tmp_path, ca, site)
-        assert (await missed_by_agents(collection, ca, 1))[1] > 0.4
+        assert (await missed_by_agents(collection, ca, 1, seeds=1))[1] > 0.4
         reports: list[HarvestReport] = []
         options = HarvestOptions(words=500, forms=100, record=site.options)
         report = await harvest(collection, ca, SCOPE, options, reports.append)
@@ -1000,12 +1000,15 @@ class TestASite:
             ("multipart", "csrf_token", "**", "hex"),
             ("query", "q", "/search", "any"),  # the page is the same for every word
         ]
-        missed, _ = await missed_by_agents(collection, ca, 1001)
+        missed, _ = await missed_by_agents(collection, ca, 1001, seeds=3)
         assert missed <= {f"GET {HOME}logout"}  # left alone on purpose
 
     @pytest.mark.timeout(240)
-    async def test_until_records_until_fresh_seeds_miss_nothing(self, tmp_path: Path, ca, site) -> None:
-        build(site, pages=6)
+    async def test_until_records_until_fresh_seeds_miss_nothing(
+        self, tmp_path: Path, ca, site, monkeypatch
+    ) -> None:
+        monkeypatch.setattr(filling, "_DRY", 40)
+        build(site, pages=3)
         site.answers["/logout"] = site.reply("<a href='/'>Bye</a>")
         site.page("/suggest", "<p>Perhaps</p>")
         home = site.answers["/"].body.decode()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import read_rules
@@ -79,15 +80,22 @@ async def test_pages_that_request_the_time_prove_it_without_a_measurement(tmp_pa
     assert timed_pages(collection) == TimedPages()
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def proved_site(
+    tmp_path_factory: pytest.TempPathFactory, ca: Any, module_site: Any
+) -> tuple[Collection, CoverageResult, int]:
+    """A recording, the walks on it before it had rules, and the number of the rules that they proved."""
+    build(module_site)
+    collection = Collection.create(tmp_path_factory.mktemp("times"), "site")
+    await crawl([HOME], collection, ca, CrawlOptions(limit=1, record=module_site.options))
+    return (collection, *await proved(collection, ca))
+
+
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("level", ["clock", "exact"])
-async def test_the_last_hour_is_answered_later_and_no_other_range(
-    tmp_path: Path, ca: Any, site: Any, level: str
+async def test_walks_at_another_time_prove_the_rules(
+    proved_site: tuple[Collection, CoverageResult, int],
 ) -> None:
-    build(site)
-    collection = Collection.create(tmp_path, "site")
-    await crawl([HOME], collection, ca, CrawlOptions(limit=1, record=site.options))
-    result, count = await proved(collection, ca)
+    collection, result, count = proved_site
     assert result.miss_rate().failed
     assert count == 2
     tried = {shape_key(miss.request()) for miss in result.misses()}
@@ -96,6 +104,13 @@ async def test_the_last_hour_is_answered_later_and_no_other_range(
     rules = [(rule.where, rule.name, rule.shape, rule.path) for rule in read_rules(collection).own]
     assert rules == [("query", "since", "clock", "/runs"), ("query", "until", "clock", "/runs")]
 
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("level", ["clock", "exact"])
+async def test_the_last_hour_is_answered_later_and_no_other_range(
+    proved_site: tuple[Collection, CoverageResult, int], ca: Any, level: str
+) -> None:
+    collection, *_ = proved_site
     misses: dict[str, int] = {}
     async with replayed(collection, ca) as client, Env(client.url, level=level) as env:
         observation, info = await env.reset(url=HOME)
@@ -114,11 +129,10 @@ async def test_the_last_hour_is_answered_later_and_no_other_range(
     assert reasons == ["time of the page: query:since, query:until"] * 2
 
 
-async def test_another_client_gets_no_answer_by_time(tmp_path: Path, ca: Any, site: Any) -> None:
-    build(site)
-    collection = Collection.create(tmp_path, "site")
-    await crawl([HOME], collection, ca, CrawlOptions(limit=1, record=site.options))
-    await proved(collection, ca)
+async def test_another_client_gets_no_answer_by_time(
+    proved_site: tuple[Collection, CoverageResult, int], ca: Any
+) -> None:
+    collection, *_ = proved_site
     async with replayed(collection, ca) as client, Env(client.url, level="network") as env:
         _, info = await env.reset(url=HOME)
         ledger = await client.ledger(info["session"])
