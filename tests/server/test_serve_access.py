@@ -378,6 +378,8 @@ for each in vars(evaluators).values():
     if isinstance(each, type) and "score" in vars(each):
         each.score = score
 from stillweb.cli import main
+from stillweb.server import serving
+serving._GRACE_SECONDS = 1
 main()
 """
 
