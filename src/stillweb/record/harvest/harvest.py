@@ -436,7 +436,7 @@ class _Harvest:
 
     async def _send_forms(self, fetcher: PageFetcher) -> None:
         """Send the POST forms that are likelier than the pages that wait, the likeliest first."""
-        # The last one is sent first. Of equal weights that is the one found first: menus, such as those of
+        # The last one is sent first. Among equal weights it is the one found first: menus, such as those of
         # languages, stand at the ends of pages.
         waiting = reversed(self._post_forms.waiting)
         weighed = [(self._frontier.weight_of(post.key), post) for post in waiting]
