@@ -1,17 +1,19 @@
 """Check the structure of the package: names, folders, and the graph of imports.
 
 The graph has an edge for every import that runs when a module is imported: imports below `TYPE_CHECKING` and
-inside functions are excluded. Four rules hold for `src/stillweb`:
+inside functions are excluded. Five rules hold for `src/stillweb`:
 
 - a class name occurs once in the whole package;
 - a folder has at most 20 modules;
 - the number of modules with exactly one importer, and the length of the longest chain of imports, are at most
   the numbers in `tools/structure.json`. These numbers may only fall: `--lower` writes the current ones.
   Importers, protocols and observations are not counted: each is a module that one table names;
+- the same holds for the number of functions with a body of more than 40 lines, and of modules with more than
+  600 lines;
 - no two modules import each other, directly or through others.
 
     python tools/structure.py             # check
-    python tools/structure.py --show      # longest chain, and modules with one importer
+    python tools/structure.py --show      # what the limits count
     python tools/structure.py --lower
 """
 
@@ -31,6 +33,7 @@ REPO = Path(__file__).resolve().parents[1]
 SOURCE = REPO / "src"
 CEILINGS = REPO / "tools" / "structure.json"
 MAX_FILES = 20
+MAX_BODY, MAX_MODULE = 40, 600  # lines
 # Packages to which contributors add modules (ARCHITECTURE.md, "Where to add things").
 EXTENSIBLE = ("stillweb.collections.importers", "stillweb.server.protocols", "stillweb.browser.observe")
 
@@ -144,10 +147,30 @@ def single_importers() -> dict[str, str]:
     }
 
 
+def long_functions() -> dict[str, int]:
+    """Return the functions with long bodies, docstrings excluded, with their numbers of lines."""
+    found = {}
+    for name, path in modules().items():
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+                lines = (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
+                if lines > MAX_BODY:
+                    found[f"{name}.{node.name}"] = lines
+    return found
+
+
+def long_modules() -> dict[str, int]:
+    counts = {name: len(path.read_text("utf-8").splitlines()) for name, path in modules().items()}
+    return {name: lines for name, lines in counts.items() if lines > MAX_MODULE}
+
+
 def measured() -> dict[str, int]:
     return {
         "longest_import_chain": len(longest_chain()),
         "modules_with_one_importer": len(single_importers()),
+        "functions_over_40_lines": len(long_functions()),
+        "modules_over_600_lines": len(long_modules()),
     }
 
 
@@ -179,9 +202,7 @@ def problems() -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--show", action="store_true", help="print the longest chain and the single importers"
-    )
+    parser.add_argument("--show", action="store_true", help="print what the limits count")
     parser.add_argument(
         "--lower", action="store_true", help="lower the permitted numbers to the current ones"
     )
@@ -189,10 +210,13 @@ def main() -> int:
     if options.show:
         print("\n  -> ".join(longest_chain()))
         print("\n".join(f"{name} <- {by}" for name, by in single_importers().items()))
+        print(
+            "\n".join(f"{name}: {lines} lines" for name, lines in (long_functions() | long_modules()).items())
+        )
         return 0
     if options.lower:
         permitted = ceilings() if CEILINGS.exists() else measured()
-        lowered = {name: min(value, permitted[name]) for name, value in measured().items()}
+        lowered = {name: min(value, permitted.get(name, value)) for name, value in measured().items()}
         CEILINGS.write_text(json.dumps(lowered, indent=2) + "\n", "utf-8")
     print("\n".join(problems()), end="\n" if problems() else "")
     return int(bool(problems()))

@@ -41,7 +41,7 @@ from stillweb.env.episode.determinism import level_of
 from stillweb.env.episode.tabs import Tabs
 from stillweb.errors import InfraError, RecordError, TaskError, UsageError
 from stillweb.record.crawl.crawl import OnEvent, crawl
-from stillweb.record.crawl.report import CrawlEvent, CrawlReport
+from stillweb.record.crawl.report import CrawlReport
 from stillweb.record.options import CrawlOptions, RecordOptions
 from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.resolve import ResolveRule
@@ -321,6 +321,8 @@ def demo(ctx: click.Context, out: Path, episodes: int, as_json: bool) -> None:
     require_extra("record")
     _prepare_folder(out)
     outcome = asyncio.run(_run_pipeline(out, episodes, stderr()))
+    taken = json.dumps([asdict(each) for each in outcome.trajectories], indent=1)
+    (out / "trajectories.json").write_text(f"{taken}\n")
     if as_json:
         print_json(_as_json(outcome))
     else:
@@ -352,11 +354,12 @@ async def _run_pipeline(out: Path, episodes: int, console: Console) -> DemoResul
         say(f"CA {ca.fingerprint[:23]}…")
     with _step(console, "record", "recording the shop") as say:
         collection = Collection.create(out / "collections", "bookshop")
-
-        def show(event: CrawlEvent) -> None:
-            say(f"recording the shop: {event.pages} pages, {event.queued} queued")
-
-        recorded = await record_shop(collection, ca, site_ca, show)
+        recorded = await record_shop(
+            collection,
+            ca,
+            site_ca,
+            lambda event: say(f"recording the shop: {event.pages} pages, {event.queued} queued"),
+        )
         say(
             f"{recorded.pages} pages crawled, {recorded.steps} steps taken: {recorded.exchanges} exchanges, "
             f"{recorded.body_bytes / 1000:.0f} kB"
@@ -381,11 +384,7 @@ async def _run_pipeline(out: Path, episodes: int, console: Console) -> DemoResul
             page = report.write_html(out / "report")
             report.write_json(out / "report" / "report.json")
             say(report.summary())
-    outcome = DemoResult(recorded, pack.environment_id, trajectories, report, page, clock.perf() - began)
-    (out / "trajectories.json").write_text(
-        json.dumps([asdict(each) for each in trajectories], indent=1) + "\n"
-    )
-    return outcome
+    return DemoResult(recorded, pack.environment_id, trajectories, report, page, clock.perf() - began)
 
 
 @contextmanager

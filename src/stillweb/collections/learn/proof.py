@@ -99,7 +99,6 @@ def prove(
     """Return the branch that the recordings of a form prove, or why they prove none.
 
     Args:
-        recordings: of one form.
         rules: of the collection; what they declare volatile in a request is no difference.
         check: a form of many fields on large pages takes minutes.
     """
@@ -223,7 +222,8 @@ class _Proof:
                 if isinstance(atom, Slot) and f"{PLAIN}" in atom.encodings}  # fmt: skip
         if not sent.issuperset(range(self._recordings.own, len(self._recordings.fields))):
             return Refusal("the request does not hold the values as typed")
-        return self._refuse_needed()
+        needed = (self._why[label] for label in (WRITE, SHOWN) if label in self._why)
+        return next(map(Refusal, needed), None)
 
     def _is_constant(self, number: int, text: str) -> bool:
         """Return True if all recordings send a text in a leaf, though a value may be equal to it."""
@@ -234,17 +234,10 @@ class _Proof:
                 return False
         return True
 
-    def _refuse_needed(self) -> Refusal | None:
-        for label in (WRITE, SHOWN):
-            if label in self._why:
-                return Refusal(self._why[label])
-        return None
-
     def take(self, branch: RecordedBranch, *, whole: bool) -> str:
         """Narrow the template by a recording of other values; return why it does not fit, "" if it does.
 
         Args:
-            branch: the recording.
             whole: whether a page that does not fit refuses the recording, instead of losing its template.
         """
         encoded = [Encodings(value) for value in branch.values]
@@ -424,8 +417,6 @@ class _StepTexts:
         """Return the texts, with what is volatile in them; or why the two recordings do not correspond.
 
         Args:
-            step: of the first recording.
-            again: of the second.
             values: of both; those that were typed are equal.
             written: when each recording sent its write, in seconds since 1970.
         """
