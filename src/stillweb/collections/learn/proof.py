@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from stillweb.collections.learn.madevalues import holds_text, with_made_values
 from stillweb.collections.learn.recordings import (
     AFTER,
     AGAIN,
@@ -25,6 +24,8 @@ from stillweb.collections.learn.recordings import (
     FormRecordings,
     RecordedBranch,
     RecordedStep,
+    holds_text,
+    with_made_values,
 )
 from stillweb.collections.pack.writer import response_head
 from stillweb.http.codec import decoded_body
@@ -425,8 +426,7 @@ class _StepTexts:
             statuses = f"{response.status} and {again.exchange.response.status}"
             return f"two recordings of the same value have status {statuses}"
         found = []
-        texts = map(_texts, (step, again), values, written)
-        for one, other in zip(*texts, strict=True):
+        for one, other in zip(*map(_texts, (step, again), values, written), strict=True):
             places = volatile_between(one, other)
             if isinstance(places, Difference):
                 return places.text
