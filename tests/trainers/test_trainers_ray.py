@@ -203,7 +203,7 @@ async def test_what_is_seen_is_what_a_plain_env_sees(rollouts, published, ca, tm
 @pytest.mark.parametrize("how", ["ray.kill", "SIGKILL"])
 def test_a_worker_that_is_killed_costs_its_episodes_an_attempt_and_others_nothing(rollouts, cluster, how):
     name = f"held-{how}-1"
-    tasks = [task(name), *(task(f"one-{how}-{n}-1") for n in range(6))]
+    tasks = [task(name), *(task(f"one-{how}-{n}-1") for n in range(3))]
     before = all_started(rollouts)
 
     def kill():
