@@ -85,7 +85,10 @@ class ReplayInfo:
 
 
 class SessionInfo(TypedDict, total=False):
-    """State of a session; a back-end leaves out what it does not know."""
+    """State of a session; a back-end leaves out what it does not know.
+
+    `idle` are the seconds without a connection.
+    """
 
     id: str
     collection: str
@@ -97,6 +100,7 @@ class SessionInfo(TypedDict, total=False):
     counts: dict[str, int]
     proxy: str
     connections: int
+    idle: float
     worker: int
     lost: bool
     closed: bool

@@ -196,6 +196,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Record an unfinished response on the ledger as such."""
         self._target.connections.discard(self)
+        if self.session is not None:
+            self.session.left = clock.monotonic()
         if not self._target.connections:
             self._target.empty.set()
         self._events.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import socket
 from collections import deque
@@ -17,9 +18,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from stillweb.errors import PortInUse, UsageError
+from stillweb.http.control import DEFAULT_SESSION
+from stillweb.http.controlrouter import ControlBackend
 from stillweb.replay.server.connection import Connection, ListenerTarget
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
@@ -176,6 +181,32 @@ class PortPool:
         return PortInUse(
             f"every session port of {self} is taken", hint=f"take others: --session-ports {beyond}"
         )
+
+
+_ABANDONED = 600.0  # seconds without a connection; a browser keeps one for some minutes after a request
+
+
+async def lend_port(backend: ControlBackend, ports: PortPool, attempt: Callable[[int], Awaitable[T]]) -> T:
+    """Return the result of an attempt on a free port; close an abandoned session if none is free.
+
+    A client that was killed or cut off leaves its sessions open. Nothing distinguishes them from those of a
+    client that pauses, so they stay open until their ports are needed.
+
+    Raises:
+        PortInUse: if no port is free.
+    """
+    try:
+        return await ports.lend(attempt)
+    except PortInUse:
+        idle = {each["id"]: each.get("idle", 0.0) for each in await backend.sessions()}
+        idle.pop(DEFAULT_SESSION, None)
+        longest = max(idle, key=lambda each: idle[each], default="")
+        if idle.get(longest, 0.0) < _ABANDONED:
+            raise
+        if backend.knows(longest):  # another request may have closed it meanwhile
+            logger.warning("closed an abandoned session", extra={"session": longest, "idle": idle[longest]})
+            await backend.close_session(longest)
+        return await ports.lend(attempt)
 
 
 def authority(host: str, port: int) -> str:

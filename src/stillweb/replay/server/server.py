@@ -52,6 +52,7 @@ from stillweb.replay.server.listeners import (
     PortPool,
     authority,
     drain,
+    lend_port,
     listen,
     listen_unix,
 )
@@ -321,7 +322,12 @@ class ReplayServer(ControlBackend):
             **opened.session.describe(),
             "proxy": f"http://{authority(self.options.host, opened.listener.port)}",
             "connections": len(opened.listener.target.connections),
+            "idle": self._idle(opened.session),
         }
+
+    def _idle(self, session: Session) -> float:
+        connected = any(each.session is session for target in self._targets() for each in target.connections)
+        return 0.0 if connected else round(clock.monotonic() - session.left, 1)
 
     async def ledger(self, session_id: str, after: int) -> Ledger | None:
         found = self._sessions.get(session_id)
@@ -371,7 +377,7 @@ class ReplayServer(ControlBackend):
             return await listen(target, self.options.host, port)
 
         try:
-            listener = await (self._ports.lend(attempt) if port is None else attempt(port))
+            listener = await (lend_port(self, self._ports, attempt) if port is None else attempt(port))
         except BaseException:
             registry.release(handle)
             raise

@@ -72,6 +72,7 @@ class Session:
             (docs/decisions/0013-on-miss-in-front.md). The response then carries `MISS_MARK`, and the miss
             stays in flight and off the ledger until `conclude`.
         resets: how often the session was reset.
+        left: when its last connection ended, or when it was opened (`clock.monotonic`).
         page_clock: of its page; frames and events may wait for it, or for a mutation.
         cancels_navigations: whether a navigation that misses gets 204, so that the browser stays on its page.
     """
@@ -96,6 +97,7 @@ class Session:
         self._sink = sink
         self.page_clock = PageClock()
         self.resets = 0
+        self.left = clock.monotonic()
         self._clear()
 
     def _clear(self) -> None:

@@ -47,6 +47,7 @@ from stillweb.replay.server.listeners import (
     authority,
     cannot_listen,
     drain,
+    lend_port,
 )
 from stillweb.replay.server.metrics import ReplayMetrics, ResponseCounters, metrics_response, parse_metrics
 from stillweb.replay.server.runtime import Format, Tasks
@@ -312,7 +313,7 @@ class ReplayCluster(ControlBackend):
         async def attempt(port: int) -> _Placed:
             return await self._open(collection, port)
 
-        placed = await self._ports.lend(attempt)
+        placed = await lend_port(self, self._ports, attempt)
         session_id = placed.state["id"]
         if placed.port in {each.port for each in self._placed.values() if each.lost}:
             another = await self.open_session(collection)  # the system chose the port of a lost session

@@ -1,0 +1,49 @@
+"""Sessions that their clients left without closing them give way once no port is free."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+from small_sites import free_ports, recorded
+
+from stillweb.certs import CertAuthority
+from stillweb.errors import PortInUse
+from stillweb.polling import poll
+from stillweb.replay import ReplayClient, ReplayOptions, serve, serve_cluster
+from stillweb.replay.server import listeners
+
+
+@pytest.fixture(params=["native", "workers"])
+async def url(request, ca: CertAuthority, tmp_path: Path):
+    options = ReplayOptions(port=0, session_ports=free_ports(2))
+    collections = [recorded(tmp_path, "shop")]
+    if request.param == "native":
+        serving = serve(collections, ca, options)
+    else:
+        serving = serve_cluster(collections, ca, options, workers=2)
+    async with serving as server:
+        yield server.url
+
+
+async def test_the_session_that_was_left_the_longest_gives_way(url: str, monkeypatch) -> None:
+    async with ReplayClient(url) as client:
+        used, left = [await client.open_session() for _ in range(2)]
+        with pytest.raises(PortInUse, match="2 sessions are open"):
+            await client.open_session()  # a client may pause for some minutes
+        monkeypatch.setattr(listeners, "_ABANDONED", 0.1)
+        async with httpx.AsyncClient(proxy=used.proxy, trust_env=False) as browser:
+            await browser.get("http://shop.example/p1")  # the connection stays open
+
+            async def is_idle() -> bool:
+                return (await client.session(left.id))["idle"] >= 0.1
+
+            assert await poll(is_idle, timeout=10)
+            assert (await client.session(used.id))["idle"] == 0
+            another = await client.open_session()
+            assert {each["id"] for each in await client.sessions()} == {"default", used.id, another.id}
+            with pytest.raises(PortInUse):
+                await asyncio.gather(*(client.open_session() for _ in range(3)))
+        assert used.id in {each["id"] for each in await client.sessions()}
