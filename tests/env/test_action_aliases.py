@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stillweb.env.actions.action import Action, InvalidAction, alias_table, parse
+from stillweb.env.actions.action import Action, InvalidAction, parse
 from stillweb.env.actions.aliases import ABSENT, ALIASES
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "actions.md"
@@ -148,8 +148,21 @@ def test_what_is_said_of_a_call_is_the_same_in_every_episode(text):
 
 def test_the_documentation_lists_every_name():
     text = DOCS.read_text("utf-8")
-    assert alias_table() in text, f"run: python -m stillweb.env.actions.action, and put it into {DOCS}"
+    table = alias_table()
+    assert table in text, f"put this table into {DOCS}:\n{table}"
     assert all(f"`{name}`" in text for name in ABSENT)
+
+
+def alias_table() -> str:
+    """Return the Markdown table of other environments' names, for the documentation."""
+    rows = ["| from | there | here | note |", "|---|---|---|---|"]
+    for alias in ALIASES:
+        there = f"`{alias.name}({', '.join(alias.args)})`"
+        fields = [name for name in alias.args.values() if name]
+        implied = [f"{name}={value!r}" for name, value in alias.fixed.items()]
+        here = f"`{alias.action}({', '.join([*fields, *implied])})`"
+        rows.append(f"| {alias.source} | {there} | {here} | {alias.note} |")
+    return "\n".join(rows)
 
 
 _names = st.sampled_from([*{alias.name for alias in ALIASES}, *ABSENT])

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import click
+import httpx
 
 from stillweb.cli.console import echo, print_json, stdout
 from stillweb.cli.options import json_option, key_options
 from stillweb.errors import PeerError, UsageError
 
 if TYPE_CHECKING:
-    import httpx
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table
 
@@ -201,13 +201,18 @@ async def _fetch_status(url: str, key: str) -> Status:
     from stillweb.server.monitor.status import Status
 
     async with _client(url, key) as client:
-        answer = await _get(client, "/v1/status")
+        try:
+            answer = await client.get("/v1/status")
+        except httpx.HTTPError as error:
+            raise PeerError(
+                f"no rollout server at {url}: {error or type(error).__name__}",
+                hint="stillweb serve starts one",
+            ) from None
+    _check(answer, url)
     return Status.model_validate_json(answer.content)
 
 
 async def _events(url: str, key: str) -> AsyncIterator[Status]:
-    import httpx
-
     from stillweb.server.monitor.status import Status
 
     async with _client(url, key) as client:
@@ -222,24 +227,8 @@ async def _events(url: str, key: str) -> AsyncIterator[Status]:
 
 
 def _client(url: str, key: str) -> httpx.AsyncClient:
-    import httpx
-
     headers = {"x-api-key": key} if key else {}
     return httpx.AsyncClient(base_url=url, headers=headers, timeout=_SILENT_SECONDS, trust_env=False)
-
-
-async def _get(client: httpx.AsyncClient, path: str) -> httpx.Response:
-    import httpx
-
-    try:
-        answer = await client.get(path)
-    except httpx.HTTPError as error:
-        raise PeerError(
-            f"no rollout server at {client.base_url}: {error or type(error).__name__}",
-            hint="stillweb serve starts one",
-        ) from None
-    _check(answer, str(client.base_url))
-    return answer
 
 
 def _check(answer: httpx.Response, url: str) -> None:

@@ -454,15 +454,3 @@ def tool_schema(style: str = "json") -> Any:
             if alias.source == "BrowserGym"
         )
     return schema
-
-
-def alias_table() -> str:
-    """Return the Markdown table of other environments' names, for the documentation."""
-    rows = ["| from | there | here | note |", "|---|---|---|---|"]
-    for alias in ALIASES:
-        there = f"`{alias.name}({', '.join(alias.args)})`"
-        fields = [name for name in alias.args.values() if name]
-        implied = [f"{name}={value!r}" for name, value in alias.fixed.items()]
-        here = f"`{alias.action}({', '.join([*fields, *implied])})`"
-        rows.append(f"| {alias.source} | {there} | {here} | {alias.note} |")
-    return "\n".join(rows)
