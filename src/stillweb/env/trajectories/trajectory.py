@@ -73,6 +73,12 @@ class ContentFiles:
         return body
 
 
+def store_of(trajectory: Path) -> ContentFiles:
+    """Return the store of a trajectory's file: `store` in the nearest parent folder that has one."""
+    roots = trajectory.absolute().parents[1:]
+    return ContentFiles(next((root for root in roots if (root / "store").is_dir()), roots[0]))
+
+
 # --- reading ---------------------------------------------------------------------------------------
 
 
@@ -93,9 +99,8 @@ class Trajectory:
 
     @property
     def store(self) -> ContentFiles:
-        """The store of its observations: `store` in the nearest parent folder that has one."""
-        roots = self.path.absolute().parents[1:]
-        return ContentFiles(next((root for root in roots if (root / "store").is_dir()), roots[0]))
+        """The store of its observations."""
+        return store_of(self.path)
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -18,7 +18,7 @@ from typing import Any
 
 from stillweb.diff.report.html import content_policy, picture_uri
 from stillweb.env.trajectories import events
-from stillweb.env.trajectories.trajectory import Trajectory
+from stillweb.env.trajectories.trajectory import Trajectory, store_of
 from stillweb.errors import TaskError
 
 PICTURES = ("screenshot", "som")
@@ -105,7 +105,7 @@ def stored_file(folder: Path, digest: str, kind: str) -> bytes:
     Raises:
         TaskError: if the store lacks it, or it is damaged.
     """
-    return Trajectory({}, (), None, folder / "trajectory.jsonl").store.get(digest, kind)
+    return store_of(folder / "trajectory.jsonl").get(digest, kind)
 
 
 def export(folders: dict[str, Path]) -> str:
