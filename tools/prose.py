@@ -134,7 +134,9 @@ def faults(path: Path) -> Iterator[Fault]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             message = " " in node.value and not _CODE.search(node.value)
             yield from _in_text(path, node.lineno, node.value if message else "")
-        yield from _identifiers(path, node)
+        elif name := _defined_name(node):
+            for word in _replaced_words(name):
+                yield Fault(path, node.lineno, "name", f"{name} ({word})")  # type: ignore[attr-defined]
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             comment = token.string.lstrip("#! ")
@@ -180,18 +182,16 @@ def _indent(docstring: str) -> int:
     return min((len(line) - len(line.lstrip()) for line in lines), default=0)
 
 
-def _identifiers(path: Path, node: ast.AST) -> Iterator[Fault]:
-    name = ""
+def _defined_name(node: ast.AST) -> str:
+    if isinstance(node, ast.Name):
+        return node.id if isinstance(node.ctx, ast.Store) else ""
+    if isinstance(node, ast.Attribute):
+        return node.attr if isinstance(node.ctx, ast.Store) else ""
+    if isinstance(node, ast.arg):
+        return node.arg
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        name = node.name
-    elif isinstance(node, ast.arg):
-        name = node.arg
-    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-        name = node.id
-    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-        name = node.attr
-    for word in _replaced_words(name):
-        yield Fault(path, node.lineno, "name", f"{name} ({word})")  # type: ignore[attr-defined]
+        return node.name
+    return ""
 
 
 @cache

@@ -55,9 +55,16 @@ def parsed(path: Path) -> ast.Module:
 
 @cache
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    """Return the classes and imports of a module, at any depth."""
-    wanted = ast.ClassDef | ast.Import | ast.ImportFrom
-    return tuple(node for node in ast.walk(parsed(path)) if isinstance(node, wanted))
+    """Return the classes, functions and imports of a module, at any depth."""
+    wanted = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Import | ast.ImportFrom
+    return tuple(node for node in _statements(parsed(path).body) if isinstance(node, wanted))
+
+
+def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    for node in body:
+        yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from _statements(getattr(node, part, ()))
 
 
 def repeated_classes() -> dict[str, list[str]]:
@@ -151,7 +158,7 @@ def long_functions() -> dict[str, int]:
     """Return the functions with long bodies, docstrings excluded, with their numbers of lines."""
     found = {}
     for name, path in modules().items():
-        for node in ast.walk(parsed(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) is not None else node.body
                 lines = (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
