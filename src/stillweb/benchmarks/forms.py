@@ -82,12 +82,7 @@ class _Filling:
     @property
     def act(self) -> Act:
         verb = "select" if self.control.kind == "select" else "fill"
-        return {
-            "action": verb,
-            "role": self.control.role,
-            "name": self.control.label,
-            "value": self.text,
-        }
+        return {"action": verb, "role": self.control.role, "name": self.control.label, "value": self.text}
 
 
 def send_forms(facts: SiteFacts) -> Iterator[TaskCandidate]:

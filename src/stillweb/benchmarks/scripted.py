@@ -216,14 +216,7 @@ async def _planned(env: Env, task: Task, part: str) -> TaskPlan | None:
         pages=(task.start_url,),
         oracle=acts,
     )
-    made = replace(
-        task,
-        goal=goal,
-        goal_script="",
-        source="",
-        max_steps=3 * len(acts) + 10,
-        origin=origin,
-    )
+    made = replace(task, goal=goal, goal_script="", source="", max_steps=3 * len(acts) + 10, origin=origin)
     return TaskPlan(made, candidate, (), ("",) * len(acts), candidate.neighbours)
 
 

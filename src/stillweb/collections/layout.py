@@ -20,12 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from stillweb.collections.limits import load_json
-from stillweb.collections.manifest import (
-    Manifest,
-    manifest_of_pack,
-    read_manifest,
-    write_manifest,
-)
+from stillweb.collections.manifest import Manifest, manifest_of_pack, read_manifest, write_manifest
 from stillweb.collections.redactions import sum_of
 from stillweb.collections.warc.cdxj import read_cdxj
 from stillweb.collections.warc.exchanges import Originals, read_exchange, read_request

@@ -16,10 +16,7 @@ from urllib.parse import parse_qs
 
 from pydantic import TypeAdapter, ValidationError
 
-from stillweb.errors import (
-    StillwebError,
-    UsageError,
-)
+from stillweb.errors import StillwebError, UsageError
 from stillweb.http.control import (
     COMMANDS,
     DEFAULT_SESSION,

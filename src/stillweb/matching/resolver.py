@@ -91,8 +91,7 @@ class UnrecordedAnswers:
     """
 
     derived: Annotated[
-        bool,
-        Option("Answer forms with values that were not recorded, where recordings prove the answers."),
+        bool, Option("Answer forms with values that were not recorded, where recordings prove the answers.")
     ] = False
     on_write: Annotated[
         OnWrite,

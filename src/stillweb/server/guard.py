@@ -97,11 +97,7 @@ class BodyLimit:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        limit: int = BODY_BYTES,
-        total: int = _TOTAL_BYTES,
-        seconds: float = _BODY_SECONDS,
+        self, app: ASGIApp, limit: int = BODY_BYTES, total: int = _TOTAL_BYTES, seconds: float = _BODY_SECONDS
     ) -> None:
         self._app = app
         self._limit = limit

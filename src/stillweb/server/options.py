@@ -12,13 +12,7 @@ from stillweb.errors import UsageError
 from stillweb.options import Option
 
 # Simultaneous operations of each kind. `VectorOptions.at_once` limits the work on processors.
-QUEUES: Mapping[str, int] = {
-    "reset": 64,
-    "execute": 128,
-    "observe": 128,
-    "screenshot": 256,
-    "release": 8,
-}
+QUEUES: Mapping[str, int] = {"reset": 64, "execute": 128, "observe": 128, "screenshot": 256, "release": 8}
 
 
 def _parse_queues(texts: Iterable[str]) -> dict[str, int]:

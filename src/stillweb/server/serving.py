@@ -101,11 +101,7 @@ async def serve_rollouts(
 
 @asynccontextmanager
 async def serve_master(
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    key: str | AccessKeys = "",
-    networks: Sequence[str] = (),
+    *, host: str = "127.0.0.1", port: int = 0, key: str | AccessKeys = "", networks: Sequence[str] = ()
 ) -> AsyncIterator[tuple[str, Master]]:
     """Run a master until the block is left; yield its URL and itself.
 

@@ -1,7 +1,4 @@
 from .background import BlockingEnv
 from .replayed import Replayed
 
-__all__ = [
-    "BlockingEnv",
-    "Replayed",
-]
+__all__ = ["BlockingEnv", "Replayed"]

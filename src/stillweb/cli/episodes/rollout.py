@@ -13,13 +13,7 @@ import click
 from stillweb import __version__
 from stillweb.cli.console import Sectioned, echo, print_json, print_table, until_signal
 from stillweb.cli.episodes.shared import RolloutProgress, playing_options, replayed_tasks
-from stillweb.cli.options import (
-    EXISTING_FILE,
-    FILE,
-    FOLDER,
-    options_from,
-    sites_option,
-)
+from stillweb.cli.options import EXISTING_FILE, FILE, FOLDER, options_from, sites_option
 from stillweb.diff.certify.rates import rate
 from stillweb.env import Task, load_tasks
 from stillweb.env.vector.rollout import Agent

@@ -13,12 +13,7 @@ import click
 from stillweb import __version__
 from stillweb.cli.console import Sectioned, echo, print_json, print_table, until_signal
 from stillweb.cli.episodes.shared import RolloutProgress, playing_options, replayed_tasks
-from stillweb.cli.options import (
-    EXISTING,
-    FILE,
-    FOLDER,
-    options_from,
-)
+from stillweb.cli.options import EXISTING, FILE, FOLDER, options_from
 from stillweb.env import Trajectory
 from stillweb.env.vector.rollout import Agent
 from stillweb.errors import UsageError

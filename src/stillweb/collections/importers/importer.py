@@ -90,12 +90,7 @@ class ImportReport:
 
 
 def import_files(
-    paths: Sequence[Path],
-    root: Path,
-    name: str,
-    *,
-    append: bool = False,
-    on_progress: Progress | None = None,
+    paths: Sequence[Path], root: Path, name: str, *, append: bool = False, on_progress: Progress | None = None
 ) -> ImportReport:
     """Import files and folders into a collection, which is new unless `append` is set.
 

@@ -29,15 +29,7 @@ import zstandard
 from stillweb.collections.defects import Defect, Report, Severity
 from stillweb.collections.limits import UnpackBudget, check_ratio, max_unpacked
 from stillweb.collections.warc.frames import is_socket_url
-from stillweb.collections.warc.records import (
-    ARC,
-    WARC,
-    Buffer,
-    Damage,
-    Grammar,
-    Parsed,
-    WarcRecord,
-)
+from stillweb.collections.warc.records import ARC, WARC, Buffer, Damage, Grammar, Parsed, WarcRecord
 from stillweb.errors import LimitExceeded, MalformedWarc
 from stillweb.http.codec import decode
 from stillweb.http.messages import dechunk, payload_start

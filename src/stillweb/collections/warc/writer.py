@@ -197,12 +197,7 @@ class CollectionWriter:
     """
 
     def __init__(
-        self,
-        collection: Collection,
-        *,
-        prefix: str = "rec",
-        rotate: int = ROTATE,
-        revisits: bool = True,
+        self, collection: Collection, *, prefix: str = "rec", rotate: int = ROTATE, revisits: bool = True
     ) -> None:
         self.collection = collection
         self._prefix, self._rotate, self._operator = prefix, rotate, ""

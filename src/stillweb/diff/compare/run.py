@@ -152,8 +152,7 @@ class DiffOptions:
         Option("Folder for state and screenshots.", path="folder", default="diff/ in the collection"),
     ] = None
     derived: Annotated[
-        bool,
-        Option("Allow derived answers to forms, as `replay --derived` does; they are counted apart."),
+        bool, Option("Allow derived answers to forms, as `replay --derived` does; they are counted apart.")
     ] = False
     fresh: Annotated[bool, Option("Start over instead of resuming an interrupted comparison.")] = False
 

@@ -109,11 +109,7 @@ def _checked(steps: Sequence[Mapping[str, Any]], reward: Any, folder: Path | Non
 
 
 async def diff_traces(
-    proxy: str,
-    collection: Collection,
-    *,
-    level: Level = Level.CLOCK,
-    derived: bool = False,
+    proxy: str, collection: Collection, *, level: Level = Level.CLOCK, derived: bool = False
 ) -> tuple[TraceDiff, ...]:
     """Repeat every recorded trace of a collection and compare.
 

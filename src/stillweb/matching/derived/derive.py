@@ -19,14 +19,7 @@ from typing import Protocol
 
 from stillweb.http.codec import decode
 from stillweb.matching.captures import Entry
-from stillweb.matching.derived.branch import (
-    ActiveBranch,
-    Branch,
-    Refused,
-    Rendered,
-    cookies_set,
-    path_of,
-)
+from stillweb.matching.derived.branch import ActiveBranch, Branch, Refused, Rendered, cookies_set, path_of
 from stillweb.matching.derived.domain import MADE
 from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.matching.keys import request_key

@@ -91,11 +91,7 @@ class FrontConnection:
     """A client's connection; `run` serves it until it ends."""
 
     def __init__(
-        self,
-        front: Front,
-        session: FrontSession,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        self, front: Front, session: FrontSession, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._front = front
         self._listener = session

@@ -110,8 +110,7 @@ class ReplayOptions:
         None
     )
     search_host: Annotated[
-        bool,
-        Option("Answer http://search.stillweb.internal/ with a search over the collection's pages."),
+        bool, Option("Answer http://search.stillweb.internal/ with a search over the collection's pages.")
     ] = False
     policy: Policy = field(default_factory=lambda: Policy(default_noise()))
     drain: float = _DRAIN
@@ -446,9 +445,7 @@ def _opened(served: Sequence[Collection] | Mapping[str, Pack]) -> Iterator[dict[
 
 @asynccontextmanager
 async def serve(
-    served: Sequence[Collection] | Mapping[str, Pack],
-    ca: CertAuthority,
-    options: ReplayOptions | None = None,
+    served: Sequence[Collection] | Mapping[str, Pack], ca: CertAuthority, options: ReplayOptions | None = None
 ) -> AsyncIterator[ReplayServer]:
     """Serve sealed collections, or open packs by name, until the context ends; the first is the default.
 

@@ -26,14 +26,7 @@ from stillweb.http.control import MissOutcome, SessionInfo
 from stillweb.matching.captures import Entry, is_navigation
 from stillweb.matching.derived.derive import DerivedAnswers
 from stillweb.matching.redaction import SecretFields, key_file, secret_fields_of
-from stillweb.matching.resolver import (
-    Policy,
-    SessionState,
-    UnrecordedAnswers,
-    advance,
-    is_beacon,
-    resolve,
-)
+from stillweb.matching.resolver import Policy, SessionState, UnrecordedAnswers, advance, is_beacon, resolve
 from stillweb.model import GUESSES, MUTATIONS, Match, Request, Tier, destination, header
 from stillweb.replay.ledger.file import LedgerLine
 from stillweb.replay.ledger.session import SessionLedger, may_be_repeated, numbered

@@ -29,15 +29,7 @@ from wsproto.utilities import LocalProtocolError
 
 from stillweb.collections.pack.frames import WEBSOCKET, of_cookies, open_frames, socket_key
 from stillweb.collections.pack.reader import Pack
-from stillweb.collections.warc.frames import (
-    BINARY,
-    CLOSE,
-    TEXT,
-    ConnectionEnd,
-    Frame,
-    Frames,
-    is_socket_url,
-)
+from stillweb.collections.warc.frames import BINARY, CLOSE, TEXT, ConnectionEnd, Frame, Frames, is_socket_url
 from stillweb.errors import MalformedPack
 from stillweb.http.wire import status_line
 from stillweb.matching.captures import Entry

@@ -246,12 +246,7 @@ class ReplayCluster(ControlBackend):
     def _state(self, placed: _Placed, newer: SessionInfo) -> SessionInfo:
         if not placed.lost:
             placed.state = {**placed.state, **newer}
-        state: SessionInfo = {
-            **_UNKNOWN,
-            **placed.state,
-            "worker": placed.worker.number,
-            "lost": placed.lost,
-        }
+        state: SessionInfo = {**_UNKNOWN, **placed.state, "worker": placed.worker.number, "lost": placed.lost}
         return {**state, "proxy": self.url} if state["id"] == DEFAULT_SESSION else state
 
     async def session(self, session_id: str) -> SessionInfo:
