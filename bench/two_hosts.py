@@ -88,9 +88,13 @@ def running(command: list[str], ready: bytes, **environment: str) -> Iterator[No
     ) as program:
         try:
             assert program.stdout is not None
+            lines = []
             for line in program.stdout:
+                lines.append(line)
                 if ready in line:
                     break
+            else:
+                sys.exit(f"{' '.join(command)} ended:\n{b''.join(lines).decode()}")
             yield
         finally:
             os.killpg(program.pid, signal.SIGTERM)
@@ -210,6 +214,7 @@ def start_ray(stack: ExitStack, root: Path) -> None:
     programs = Path(sys.executable).parent
     os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
     os.environ["AWS_ENDPOINT_URL"] = f"http://{ADDRESSES[0]}:{S3}"
+    os.environ["RAY_AUTH_MODE"] = "disabled"
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # the workers import `chaos`
     server = on_host(0, str(programs / "moto_server"), "-H", ADDRESSES[0], "-p", str(S3))
     stack.enter_context(running(server, b"Running on"))

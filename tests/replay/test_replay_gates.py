@@ -37,7 +37,7 @@ from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
 from stillweb.replay.server.eventstream import Piece, StreamScript
 from stillweb.replay.server.gates import Gate, SessionGates
-from stillweb.replay.server.websocket import SocketScript
+from stillweb.replay.server.socketscript import SocketScript
 
 SITE = "http://jobs.example"
 SOCKET, EVENTS, START = "ws://jobs.example/ws", f"{SITE}/events", f"{SITE}/start"

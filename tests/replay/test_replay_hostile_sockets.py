@@ -23,7 +23,7 @@ from stillweb.model import Exchange, Request, Response
 from stillweb.polling import poll
 from stillweb.replay import ReplayClient, ReplayOptions, ReplayServer, serve
 from stillweb.replay.server.connection import Connection, ListenerTarget
-from stillweb.replay.server.websocket import SocketScript
+from stillweb.replay.server.socketscript import SocketScript
 
 LIVE = "ws://shop.example/live"
 HANDSHAKE = (

@@ -8,7 +8,8 @@ from stillweb.collections.warc.frames import CLOSE, TEXT, ConnectionEnd, Frame, 
 from stillweb.replay.server.eventstream import Piece, StreamScript
 from stillweb.replay.server.gates import SessionGates
 from stillweb.replay.server.pageclock import MessageCounts, PageClock, Released
-from stillweb.replay.server.websocket import SocketScript, left_open
+from stillweb.replay.server.socketscript import SocketScript
+from stillweb.replay.server.websocket import left_open
 
 REST = 400
 

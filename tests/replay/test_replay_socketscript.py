@@ -13,7 +13,7 @@ from wsproto.extensions import PerMessageDeflate
 
 from stillweb.collections.warc.frames import BINARY, CLOSE, TEXT, ConnectionEnd, Frame, Frames
 from stillweb.replay.server.gates import SessionGates
-from stillweb.replay.server.websocket import SocketScript
+from stillweb.replay.server.socketscript import SocketScript
 
 
 class Page:
