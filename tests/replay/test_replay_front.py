@@ -274,7 +274,8 @@ def test_sessions_by_user_name_and_their_end(front: Running) -> None:
         assert web.get("http://plain.example/a.json?_=3").status_code == 200
     state = front.control("GET", f"/sessions/{session['id']}").json()
     assert (state["proxy"], state["counts"], state["in_flight"]) == (session["proxy"], {"pywb": 2}, 0)
-    assert state in front.control("GET", "/sessions").json()["sessions"]
+    listed = {each["id"]: each for each in front.control("GET", "/sessions").json()["sessions"]}
+    assert listed[session["id"]] | {"idle": 0} == state | {"idle": 0}
     with front.web(front.proxy.replace("//", "//nobody:x@")) as web:
         assert web.get("http://plain.example/").status_code == 407
         with pytest.raises(httpx.ProxyError):

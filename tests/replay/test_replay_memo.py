@@ -122,7 +122,7 @@ class Served:
 
         async def health() -> None: ...
 
-        control = cast(ControlBackend, SimpleNamespace(hosts=("shop.example",), health=health))
+        control = cast(ControlBackend, SimpleNamespace(hosts=("shop.example",), key="", health=health))
         self.targets = (
             ListenerTarget(self.waiting.append, self.ca, main, by_user=self.sessions.get, control=control),
             ListenerTarget(self.waiting.append, self.ca, own),
