@@ -9,8 +9,9 @@ replays the pack itself; both fetch it by digest from an S3 server on the first 
 
 The tasks are those of `chaos.py`: half of the episodes solve them, half do not, so both rewards are known
 beforehand. Each time that so many episodes have ended, the link goes down for a drawn time, up to `--longest`
-seconds, and comes back. Wanted: every episode `ok` with the known reward or `infra_error`, the last episodes
-`ok` again, and no session left. Needs root. Prints JSON; exit status 1 if something is not as wanted.
+seconds, and comes back. Wanted: every episode `ok` with the known reward or `infra_error`, and the last
+episodes `ok` again. A session that the server opened after the client had given up is left; its port is free
+again once it is needed. Needs root. Prints JSON; exit status 1 if something is not as wanted.
 """
 
 from __future__ import annotations
@@ -249,7 +250,7 @@ def main() -> None:
         subprocess.run(on_host(0 if options.ray else 1, *arguments), check=True)
         result = json.loads((root / "result.json").read_text())
     print(json.dumps(result, indent=1))
-    good = all(not result[name] for name in ("scored_wrongly", "neither_ok_nor_infra", "sessions_left"))
+    good = not result["scored_wrongly"] and not result["neither_ok_nor_infra"]
     recovered = result["after"] == {"ok": 2 * len(KINDS)}
     sys.exit(not (good and recovered and result["episodes"] == options.episodes))
 
