@@ -8,11 +8,13 @@ import json
 from importlib import resources
 
 import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 from PIL import Image
 from small_site import ORIGIN
 
 from stillweb.env.env import Env
-from stillweb.env.observations.observation import Observe, observe_kinds
+from stillweb.env.observations.observation import Observation, Observe, observe_kinds
 from stillweb.errors import ResetNeeded, UsageError
 from stillweb.server.viewer import export as viewer
 
@@ -138,3 +140,20 @@ class TestInABrowser:
             whole = await env.observe("screenshot:page", "som:page")
             for body in (whole.screenshot, whole.som):
                 assert Image.open(io.BytesIO(body)).height > 3000
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(st.dictionaries(st.text(), JSON))
+@example({"box": [1e-05, 0.0001, 1.5e-07, -1e-05, 1e16, 5e-324]})
+def test_a_digest_is_of_the_bytes_that_json_writes(coords):
+    text = json.dumps(coords, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    try:
+        expected = text.encode()
+    except UnicodeEncodeError:
+        assume(False)
+    assert Observation("", "", (), coords=coords).body("coords") == expected

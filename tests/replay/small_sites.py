@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,7 +18,7 @@ from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.model import Exchange, Request, Response
-from stillweb.replay import ensure_sealed
+from stillweb.replay import ReplayCluster, ReplayOptions, ReplayServer, ensure_sealed, serve, serve_cluster
 
 SHOP = "https://shop.example"
 PAGES = {f"/p{number}": f"page {number} ".encode() * (number * 40 + 1) for number in range(24)}
@@ -44,6 +46,15 @@ def record_again(collection: Collection, extra: bytes) -> None:
 
 _BLOCK = 16
 _blocks: list[socket.socket] = []
+
+
+def serving(
+    kind: str, collections: Sequence[Collection], ca: CertAuthority, options: ReplayOptions
+) -> AbstractAsyncContextManager[ReplayServer | ReplayCluster]:
+    """Serve with one server ("native") or with two workers ("workers")."""
+    if kind == "native":
+        return serve(collections, ca, options)
+    return serve_cluster(collections, ca, options, workers=2)
 
 
 def free_ports(count: int) -> range:

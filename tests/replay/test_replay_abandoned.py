@@ -7,24 +7,19 @@ from pathlib import Path
 
 import httpx
 import pytest
-from small_sites import free_ports, recorded
+from small_sites import free_ports, recorded, serving
 
 from stillweb.certs import CertAuthority
 from stillweb.errors import PortInUse
 from stillweb.polling import poll
-from stillweb.replay import ReplayClient, ReplayOptions, serve, serve_cluster
+from stillweb.replay import ReplayClient, ReplayOptions
 from stillweb.replay.server import listeners
 
 
 @pytest.fixture(params=["native", "workers"])
 async def url(request, ca: CertAuthority, tmp_path: Path):
     options = ReplayOptions(port=0, session_ports=free_ports(2))
-    collections = [recorded(tmp_path, "shop")]
-    if request.param == "native":
-        serving = serve(collections, ca, options)
-    else:
-        serving = serve_cluster(collections, ca, options, workers=2)
-    async with serving as server:
+    async with serving(request.param, [recorded(tmp_path, "shop")], ca, options) as server:
         yield server.url
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import httpx
 import pytest
 from click.testing import CliRunner
-from small_sites import recorded
+from small_sites import recorded, serving
 
 from stillweb.certs import CertAuthority
 from stillweb.cli import cli
 from stillweb.errors import UsageError
 from stillweb.http.control import KEY_VARIABLE
-from stillweb.replay import ReplayClient, ReplayOptions, serve, serve_cluster
+from stillweb.replay import ReplayClient, ReplayOptions
 
 KEY = "a-long-key"
 OPEN = ("/health", "/ready", "/metrics", "/health/", "/ready?x=1")
@@ -28,13 +28,8 @@ CLOSED = (
 @pytest.fixture(params=["native", "workers"])
 async def url(request, ca: CertAuthority, tmp_path: Path, monkeypatch):
     monkeypatch.setenv(KEY_VARIABLE, KEY)
-    collections = [recorded(tmp_path, "shop")]
     options = ReplayOptions(port=0, session_ports=None)
-    if request.param == "native":
-        serving = serve(collections, ca, options)
-    else:
-        serving = serve_cluster(collections, ca, options, workers=2)
-    async with serving as server:
+    async with serving(request.param, [recorded(tmp_path, "shop")], ca, options) as server:
         yield server.url
 
 

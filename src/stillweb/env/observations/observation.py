@@ -251,8 +251,8 @@ def _canonical(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
 
 
-# In texts of orjson that may differ from those of `json`: numbers from 1e16 on, and not-a-number.
-_WRITTEN_OTHERWISE = (b"e1", b"e2", b"e3", b"null")
+# In texts of orjson that may differ from those of `json`: numbers from 1e16 on or below 1e-4, not-a-number.
+_WRITTEN_OTHERWISE = (b"e1", b"e2", b"e3", b"e-", b"0.0000", b"null")
 
 Mask = Callable[[Iterable[Item]], Awaitable[frozenset[str]]]
 

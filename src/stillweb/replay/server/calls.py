@@ -34,11 +34,13 @@ class NumberedCalls:
     Attributes:
         member: name of the number in commands and replies.
         first: number of a connection's first command.
+        commands: recorded commands without their numbers, by their text.
         replies: by command without its number, the first reply to it; None if recordings differ.
     """
 
     member: str
     first: int
+    commands: Mapping[bytes, bytes] = field(repr=False)
     replies: Mapping[bytes, Frame | None] = field(repr=False)
 
     @classmethod
@@ -84,23 +86,24 @@ class ConnectionCalls:
 
     def __init__(self, calls: NumberedCalls) -> None:
         self.calls = calls
-        self._numbers: dict[int, int] = {}  # of the recording: of the session
+        self._numbers: dict[int, int] = {}  # of the recording: of the session, where they differ
         self._used: set[int] = set()
 
-    def are_same(self, recorded: Frame, received: Frame) -> bool:
-        """Return whether a command is a recorded one under the next number of the page's count."""
-        if self.calls.number(recorded) is None or not self._counts(received):
-            return False
+    def wanted(self, received: Frame) -> bytes | None:
+        """Return a command without its number if it may be answered under another one than recorded."""
+        if not self._counts(received):
+            return None
         command = self.calls.command(received)
         differs = command in self.calls.replies and self.calls.replies[command] is None
-        return not differs and self.calls.command(recorded) == command
+        return None if differs else command
 
     def take(self, recorded: Frame, received: Frame) -> None:
         """Note that a command of the session stands for a recorded one."""
         before, now = self.calls.number(recorded), self.calls.number(received)
         if before is not None and now is not None:
-            self._numbers[before] = now
             self._used.add(now)
+            if before != now:
+                self._numbers[before] = now
 
     def reply(self, received: Frame) -> Frame | None:
         """Return the reply to a command that the recordings of its connection do not hold any more."""
@@ -113,9 +116,9 @@ class ConnectionCalls:
 
     def as_called(self, frame: Frame) -> Frame:
         """Return a recorded frame of the site with the session's number."""
-        number = self.calls.number(frame)
-        now = self._numbers.get(number, number) if number is not None else None
-        return frame if now is None or now == number else self.calls.renumbered(frame, now)
+        number = self.calls.number(frame) if self._numbers else None
+        now = None if number is None else self._numbers.get(number)
+        return frame if now is None else self.calls.renumbered(frame, now)
 
     def _counts(self, received: Frame) -> bool:
         number = self.calls.number(received)
@@ -145,7 +148,13 @@ def _proved(member: str, conversations: Sequence[Sequence[Frame]]) -> NumberedCa
                 replies[command] = before if is_equal else None
     differing = sum(reply is None for reply in replies.values())
     is_proof = len(firsts) == 1 and len(replies) > 1 and len(repeated) > 2 * differing
-    return NumberedCalls(member, firsts.pop(), replies) if is_proof else None
+    if not is_proof:
+        return None
+    sent = {frame.payload: frame for frames in conversations for frame in frames if frame.sent}
+    commands = {
+        text: _without(member, frame) for text, frame in sent.items() if _number(member, frame) is not None
+    }
+    return NumberedCalls(member, firsts.pop(), commands, replies)
 
 
 def _calls(member: str, frames: Iterable[Frame]) -> dict[int, tuple[bytes, Frame | None]] | None:
