@@ -19,6 +19,7 @@ from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.seal import seal
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.model import Exchange, header
+from stillweb.record.proxy import proxy
 from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.running import RecordingProxy, RequestOutcome, RequestRecord
 
@@ -106,6 +107,43 @@ async def test_a_request_without_an_end_to_its_fields_is_refused(odd, collection
                     await writer.drain()
             with suppress(ConnectionError):
                 assert (await reader.read()).startswith(b"HTTP/1.1 431")
+        writer.close()
+        assert (await client.get("/plain")).text == "hi"
+
+
+CONNECT = b"CONNECT odd.test:443 HTTP/1.1\r\nHost: odd.test:443\r\n\r\n"
+PLAIN = f"GET {ORIGIN}/plain HTTP/1.1\r\nHost: odd.test\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("complete", "begun"),
+    [
+        (b"", b"GET "),
+        (PLAIN, b"GET "),
+        (CONNECT, b""),
+        (CONNECT, b"\x16\x03\x01\x02\x00"),
+        (CONNECT, b"GET "),
+    ],
+    ids=["a first head", "a second head", "no handshake", "half a handshake", "a head in a tunnel"],
+)
+async def test_a_slow_head_or_handshake_is_cut_off(
+    odd, collection, ca, monkeypatch, complete: bytes, begun: bytes
+) -> None:
+    monkeypatch.setattr(proxy, "_HEAD_SECONDS", 0.5)
+    async with recorded(collection, ca, odd.options) as (client, recording):
+        port = int(recording.url.rpartition(":")[2])
+        idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(20):
+            if complete:
+                writer.write(complete)
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            writer.write(begun)
+            with suppress(ConnectionError):
+                await reader.read()  # to the end of the connection
+        idle_writer.write(PLAIN)  # a connection on which nothing was sent has no such limit
+        assert (await idle_reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+        idle_writer.close()
         writer.close()
         assert (await client.get("/plain")).text == "hi"
 

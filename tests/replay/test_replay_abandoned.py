@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -10,17 +12,29 @@ import pytest
 from small_sites import free_ports, recorded, serving
 
 from stillweb.certs import CertAuthority
+from stillweb.collections.layout import Collection
 from stillweb.errors import PortInUse
 from stillweb.polling import poll
 from stillweb.replay import ReplayClient, ReplayOptions
+from stillweb.replay.onmiss.front import Front, FrontOptions, serve_front
 from stillweb.replay.server import listeners
 
 
-@pytest.fixture(params=["native", "workers"])
+@asynccontextmanager
+async def in_front(collection: Collection, ca: CertAuthority, ports: range) -> AsyncIterator[Front]:
+    async with serve_front([collection], ca, FrontOptions(port=0, session_ports=ports)) as (front, _):
+        yield front
+
+
+@pytest.fixture(params=["native", "workers", pytest.param("front", marks=pytest.mark.pywb)])
 async def url(request, ca: CertAuthority, tmp_path: Path):
-    options = ReplayOptions(port=0, session_ports=free_ports(2))
-    async with serving(request.param, [recorded(tmp_path, "shop")], ca, options) as server:
-        yield server.url
+    collection, ports = recorded(tmp_path, "shop"), free_ports(2)
+    if request.param == "front":
+        server = in_front(collection, ca, ports)
+    else:
+        server = serving(request.param, [collection], ca, ReplayOptions(port=0, session_ports=ports))
+    async with server as running:
+        yield running.url
 
 
 async def test_the_session_that_was_left_the_longest_gives_way(url: str, monkeypatch) -> None:

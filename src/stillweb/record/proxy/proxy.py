@@ -13,6 +13,7 @@ module globals: run one recording proxy per process at a time.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import ssl
@@ -37,13 +38,58 @@ if TYPE_CHECKING:
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r\n]")
 _PATTERN_LENGTH = 13  # bytes that _INTERIM examines
 _HEAD_BYTES = 256 << 10  # start line and fields of one message; as much as Chromium accepts
+_HEAD_SECONDS = 30.0  # for start line and fields of a request, and for a TLS handshake; as in replay
+
+
+class HeadTimeouts:
+    """mitmproxy add-on that ends client connections whose request head or TLS handshake takes too long.
+
+    mitmproxy ends only connections without any traffic for ten minutes.
+    """
+
+    def __init__(self, proxyserver: Any) -> None:
+        self._proxyserver = proxyserver
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def begin(self, client: Any) -> None:
+        """Start the time limit of a connection, unless it runs already."""
+        if client.id not in self._timers:
+            timer = asyncio.get_running_loop().call_later(_HEAD_SECONDS, self._end, client)
+            self._timers[client.id] = timer
+
+    def complete(self, client: Any) -> None:
+        if timer := self._timers.pop(client.id, None):
+            timer.cancel()
+
+    def _end(self, client: Any) -> None:
+        for connection in self._proxyserver.connections.values():
+            io = connection.transports.get(client)
+            if io is not None and io.handler is not None:
+                io.handler.cancel("the head of a request or the TLS handshake took too long")
+
+    # Hooks of mitmproxy.
+
+    def http_connect(self, flow: Any) -> None:
+        self.complete(flow.client_conn)
+
+    def http_connected(self, flow: Any) -> None:
+        self.begin(flow.client_conn)  # a handshake or a request follows
+
+    def tls_established_client(self, established: Any) -> None:
+        self.complete(established.context.client)
+
+    def requestheaders(self, flow: Any) -> None:
+        self.complete(flow.client_conn)
+
+    def client_disconnected(self, client: Any) -> None:
+        self.complete(client)
 
 
 @contextmanager
-def http1_extensions() -> Iterator[None]:
+def http1_extensions(timeouts: HeadTimeouts) -> Iterator[None]:
     """Make mitmproxy accept interim responses, trailer fields and repeated equal Content-Length fields.
 
-    Start line and fields get a size limit: mitmproxy has none.
+    Start line and fields get limits of size and time: mitmproxy has none.
     """
     from mitmproxy.net.http import http1
     from mitmproxy.proxy.layers.http import _http1
@@ -53,7 +99,7 @@ def http1_extensions() -> Iterator[None]:
     read_head, read_request = http1.read_response_head, server.read_headers
     http1.read_response_head = lambda lines: _with_single_length(read_head(lines))
     client.read_headers = _with_head_limit(_skip_interim(read_headers), _end_response)
-    server.read_headers = _with_head_limit(read_request, _end_request)
+    server.read_headers = _with_head_limit(read_request, _end_request, timeouts.begin)
     client.read_body = _with_trailers(client.read_body)
     _http1.make_body_reader = lambda size: _TrailerReader(make_reader(size))
     try:
@@ -112,13 +158,19 @@ def _skip_interim(read_headers: Any) -> Any:
     return skip_interim
 
 
-def _with_head_limit(read_headers: Any, end: Callable[[Any], Iterator[Any]]) -> Any:
+def _with_head_limit(
+    read_headers: Any, end: Callable[[Any], Iterator[Any]], begin: Callable[[Any], None] | None = None
+) -> Any:
     from mitmproxy.proxy.events import DataReceived
 
     def limited(self: Any, event: Any) -> Iterator[Any]:
         yield from read_headers(self, event)
         is_reading = getattr(self.state, "__func__", None) is limited
-        if isinstance(event, DataReceived) and is_reading and len(self.buf) > _HEAD_BYTES:
+        if not isinstance(event, DataReceived) or not is_reading:
+            return
+        if begin is not None and self.buf:
+            begin(self.conn)
+        if len(self.buf) > _HEAD_BYTES:
             self.state = self.done
             yield from end(self)
 
@@ -175,11 +227,12 @@ async def recording_proxy(
     with ExitStack() as stack:
         scratch = stack.enter_context(scratch_folder())
         trusted = _trusted_bundle(scratch, options.upstream_ca)
-        stack.enter_context(http1_extensions())
         proxyserver = _proxyserver()
+        timeouts = HeadTimeouts(proxyserver)
+        stack.enter_context(http1_extensions(timeouts))
         control = RecorderControl(recording, RecordingSessions(recording, proxyserver), writer.collection, ca)
         recorder = Recorder(writer, options, recording, control)
-        master = _master(ca, options, trusted, (recorder, proxyserver))
+        master = _master(ca, options, trusted, (recorder, timeouts, proxyserver))
         try:
             await _start(master, proxyserver, options)
             port = proxyserver.listen_addrs()[0][1]

@@ -49,7 +49,7 @@ from stillweb.replay.onmiss.hermetic import Hermetic, HermeticOptions
 from stillweb.replay.onmiss.loopback import Head, Loopback, render_request
 from stillweb.replay.pywb.backend import PywbOptions, PywbServer
 from stillweb.replay.pywb.process import find_pywb
-from stillweb.replay.server.listeners import PortPool, authority, cannot_listen
+from stillweb.replay.server.listeners import PortPool, authority, cannot_listen, lend_port
 from stillweb.replay.server.server import SESSION_PORTS
 from stillweb.urls import wire_url
 
@@ -352,7 +352,7 @@ class Front(ControlBackend):
         session = self._add(state)
         try:
             await self.backend.prepare(session.collection)
-            await self._ports.lend(lambda port: self._listen(session, port))
+            await lend_port(self, self._ports, lambda port: self._listen(session, port))
         except BaseException:
             await self._shut(session)
             await self._client.close_session(session.id)
@@ -364,11 +364,14 @@ class Front(ControlBackend):
         await self._client.close_session(session_id)
 
     def _state(self, state: SessionInfo) -> SessionInfo:
-        """Return a state with the front's port instead of the hermetic server's."""
+        """Return a state with the front's port and connections instead of the hermetic server's."""
         session = self.open_sessions.get(state["id"])
         if session is None:
             return state
-        return {**state, "proxy": f"{state['proxy'].rpartition(':')[0]}:{session.port}"}
+        made: SessionInfo = {**state, "proxy": f"{state['proxy'].rpartition(':')[0]}:{session.port}"}
+        if session.tasks:
+            made |= {"connections": len(session.tasks), "idle": 0.0}
+        return made
 
 
 @asynccontextmanager
