@@ -14,9 +14,16 @@ import pytest_asyncio
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.misses import Missed, Sighting
+from stillweb.collections.pack.frames import open_frames, socket_key
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.frames import TEXT
 from stillweb.record.amend.amend import AmendOptions, amend
 from stillweb.record.crawl.crawl import crawl
-from stillweb.record.options import CrawlOptions, RecordOptions
+from stillweb.record.crawl.scope import Scope
+from stillweb.record.explore.options import WalkOptions
+from stillweb.record.explore.walks import record_walks
+from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.record.proxy.resolve import parse_all
 
 pytestmark = pytest.mark.browser
@@ -30,6 +37,7 @@ class LiveSite:
     port: int = 0
     sockets: tuple[str, ...] = ("/one",)
     opened: list[str] = field(default_factory=list)
+    button: str = ""
 
     @property
     def options(self) -> RecordOptions:
@@ -40,7 +48,7 @@ class LiveSite:
             f"new WebSocket('ws://live.test{path}').onmessage = (e) => {{ out.append(e.data) }};"
             for path in self.sockets
         )
-        return f"<!doctype html><title>live</title><p id=out></p><script>{opens}</script>".encode()
+        return f"<!doctype html><title>live</title><p id=out></p><script>{opens}</script>{self.button}".encode()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -114,3 +122,30 @@ async def test_a_missed_socket_is_recorded_through_its_page(tmp_path: Path, ca, 
     assert report.pages == []
     added = next(each for each in collection.captures() if each.url.endswith("/two"))
     assert collection.read_capture(added).response.status == 101
+
+
+def frames_of(collection: Collection) -> list[set[bytes]]:
+    seal(collection)
+    with Pack.open(collection.pack) as pack:
+        rows = pack.lookup(socket_key("ws://live.test/one"))
+        talks = [open_frames(bytes(pack.entry(row).body)) for row in rows]
+    return [{each.payload for each in talk.frames if each.sent and each.opcode == TEXT} for talk in talks]
+
+
+async def test_walks_record_a_known_socket_again_only_for_frames_that_no_recording_holds(
+    tmp_path: Path, ca, live
+) -> None:
+    live.button = """<script>const talk = new WebSocket('ws://live.test/one')</script>
+        <button onclick="talk.send('leave')">Leave</button>"""
+    live.sockets = ()
+    collection = Collection.create(tmp_path, "site")
+    await crawl([HOME], collection, ca, CrawlOptions(limit=1, behaviors=frozenset(), record=live.options))
+    assert frames_of(collection) == [set()]
+    scope = Scope.of(ScopeKind.HOST, [HOME])
+    options = WalkOptions(6.0, jobs=1, record=live.options)
+
+    first = await record_walks(collection, ca, scope, [HOME], options)
+    assert first.steps
+    assert frames_of(collection) == [set(), {b"leave"}]
+    await record_walks(collection, ca, scope, [HOME], options)
+    assert frames_of(collection) == [set(), {b"leave"}]

@@ -22,13 +22,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
+from http import HTTPStatus
 from pathlib import Path
 
 from stillweb.collections.defects import Defect
 from stillweb.collections.importers.har import HarFile
 from stillweb.collections.learn.transports import is_live
 from stillweb.collections.misses import Missed, Sighting, read_misses
-from stillweb.collections.pack.frames import socket_key
+from stillweb.collections.pack.frames import WEBSOCKET, open_frames, socket_key
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.warc.frames import EVENT_STREAM, is_socket_url
 from stillweb.errors import CollectionError, UsageError
@@ -145,6 +146,14 @@ class SealedIndex:
         """Return True if a capture answers the request with its fields."""
         fields = RequestFields(request, lambda name: not self._rules.ignores(request, name))
         return any(not fields.other_meaning(entry) for entry in self._rows(request))
+
+    def sent_frames(self, url: str) -> set[tuple[int, bytes]]:
+        """Return opcode and payload of the frames that pages sent in the recordings of a WebSocket."""
+        entries = self._rows(Request(WEBSOCKET, url))
+        bodies = (bytes(entry.body) for entry in entries if entry.status == HTTPStatus.OK)
+        return {
+            (frame.opcode, frame.payload) for body in bodies for frame in open_frames(body).frames if frame.sent
+        }
 
     def _rows(self, request: Request) -> Iterator[Entry]:
         if self._pack is None:

@@ -3,6 +3,9 @@
 A page visited for one missing script requests forty resources that are recorded. A second capture of any of
 them would be another element of its sequence, or be preferred for its fields. Such exchanges are omitted, as
 is a second response to a request that this run has written.
+
+The handshake of a WebSocket does not say what is new in its conversation. It is written if the page sent a
+frame that no recording of the URL holds.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import replace
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.redactions import Redaction
-from stillweb.collections.warc.frames import RecordFrames
+from stillweb.collections.warc.frames import CLOSE, RecordFrames, is_socket_url, read_frames
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.matching.captures import MEANT
 from stillweb.matching.rules import Rule, Rules
@@ -66,6 +69,7 @@ class NewOnlyWriter(CollectionWriter):
         self._wanted = frozenset(wanted)
         self._refusals = refusals
         self._written: set[bytes] = set()
+        self._frames: dict[str, set[tuple[int, bytes]]] = {}
         self.answers: dict[str, WriteOutcome] = {}
         self.last: dict[tuple[str, str], WriteOutcome] = {}
         self.added = 0
@@ -96,6 +100,11 @@ class NewOnlyWriter(CollectionWriter):
     ) -> Capture:
         """Append an exchange if it is new; an omitted one has offset -1."""
         request, response = exchange.request, exchange.response
+        if beside is not None and is_socket_url(request.url) and self._has_new_frames(request.url, beside):
+            self.answers[identity(request)] = WriteOutcome(response.status, response.mime, recorded=True)
+            self._written.update(keys_of(request, self._rules))
+            self.added += 1
+            return super().write(exchange, beside, redactions)
         name = identity(request)
         before = self.answers.get(name)
         if before and before.recorded:
@@ -116,6 +125,16 @@ class NewOnlyWriter(CollectionWriter):
         self._written |= keys
         self.added += 1
         return super().write(exchange, beside, redactions)
+
+    def _has_new_frames(self, url: str, beside: RecordFrames) -> bool:
+        """Return whether a conversation of a recorded WebSocket holds a frame that its recordings lack."""
+        if url not in self._frames:
+            self._frames[url] = self._known.sent_frames(url)
+        known = self._frames[url]
+        sent = {(each.opcode, each.payload) for each in read_frames(beside.block).frames if each.sent}
+        is_new = not {each for each in sent if each[0] != CLOSE} <= known
+        known |= sent
+        return is_new
 
 
 def _omitted(exchange: Exchange) -> Capture:
