@@ -35,7 +35,7 @@ from stillweb.coverage.agents import WalkPolicies
 from stillweb.coverage.causes import Obstacles
 from stillweb.coverage.fill import Addresses, choose_unused, fill_again
 from stillweb.coverage.report import CausePicture, write_report
-from stillweb.coverage.until import needs_walks, no_time
+from stillweb.coverage.until import is_frame, live_share, needs_walks, no_time
 from stillweb.errors import UsageError
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
@@ -248,6 +248,15 @@ def test_a_loop_leaves_time_for_replays_and_browsers_that_start_slowly(monkeypat
     assert quick == (432.0, 216.0, 20.0)
     assert (loop._to_record, loop._budget(), loop._least) == (382.0, 382.0, 50.0)  # one pass, not two
     assert loop._why_nothing == "no walk took a step: replay and browser need 50 s to start"
+
+
+def test_walks_on_the_live_site_get_the_share_of_misses_that_a_live_connection_carries():
+    seen = Sighting("s", 1)
+    data = Missed("site", "e", "GET", f"{URL}a", seen, seen)
+    handshake = Missed("site", "e", "WEBSOCKET", "wss://site.test/ws", seen, seen)
+    frame = replace(handshake, body_size=9, count=2)
+    assert (live_share([data, handshake, frame]), live_share([data]), live_share([])) == (0.75, 0.0, 0.0)
+    assert [is_frame(each) for each in (data, handshake, frame)] == [False, False, True]
 
 
 def test_limits_are_those_that_the_help_shows():

@@ -48,7 +48,9 @@ class LiveSite:
             f"new WebSocket('ws://live.test{path}').onmessage = (e) => {{ out.append(e.data) }};"
             for path in self.sockets
         )
-        return f"<!doctype html><title>live</title><p id=out></p><script>{opens}</script>{self.button}".encode()
+        return (
+            f"<!doctype html><title>live</title><p id=out></p><script>{opens}</script>{self.button}".encode()
+        )
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

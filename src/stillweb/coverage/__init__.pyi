@@ -1,7 +1,8 @@
 from .agents import AGENTS, WalkAgent, walk_agent
 from .causes import LEFT_ALONE, MissCause, causes_of, closable_rate, url_template
 from .measure import CoverageOptions, CoverageResult, StepRecord, WalkRecord, measure_coverage
-from .until import Round, UntilOptions, UntilReport, record_until
+from .rounds import Round, UntilReport
+from .until import UntilOptions, record_until
 
 __all__ = [
     "AGENTS",

@@ -18,7 +18,7 @@ from stillweb.replay import ReplayClient
 from stillweb.templates import write_page
 
 if TYPE_CHECKING:
-    from stillweb.coverage.until import UntilReport
+    from stillweb.coverage.rounds import UntilReport
 
 PICTURES = 8
 """Causes that get a picture, the most frequent first."""

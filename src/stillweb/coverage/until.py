@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -30,9 +30,11 @@ from stillweb.collections.branches import FormOutcome, read_forms
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.misses import Missed
-from stillweb.coverage.causes import MissCause, Obstacles, causes_of, closable_rate
+from stillweb.collections.warc.frames import is_socket_url
+from stillweb.coverage.causes import Obstacles, causes_of, closable_rate
 from stillweb.coverage.fill import FillOptions, FillReport, fill
 from stillweb.coverage.measure import CoverageOptions, CoverageResult, OnWalk, measure_coverage
+from stillweb.coverage.rounds import Round, UntilReport
 from stillweb.coverage.times import TimedPages, prove_opened, prove_times, timed_pages, to_repeat
 from stillweb.env.episode.determinism import level_of, probe_level
 from stillweb.env.vector.pool import BrowserPool, PoolOptions
@@ -60,6 +62,7 @@ _HARVEST_LEAST, _HARVEST_MOST = 0.25, 0.6  # shares of a pass
 _AMEND_LEFT = 0.4  # share of what is left of a pass after the harvest
 _FOLLOW = 0.4  # share of what is left of a pass after the filling walks, for the harvest of what they found
 _WALKS = 0.5  # share of what is left of a pass after that
+_LIVE_MOST = 0.7  # share of what is left of a pass after the harvest, for walks on the live site
 _EXPLORE = 0.5  # share of the time left
 _PASS_LEAST = 150.0  # seconds; a shorter pass spends its time on seals and browsers that start
 _PASS_STARTS = 8  # starts of a replay and a browser that a pass has to last for at least
@@ -106,68 +109,6 @@ class UntilOptions:
     harvest: HarvestOptions = field(default_factory=HarvestOptions)
     explore: ExploreOptions = field(default_factory=lambda: ExploreOptions(budget=1))
     amend: AmendOptions = field(default_factory=AmendOptions)
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One measurement, and what was recorded before it.
-
-    Attributes:
-        number: 0 for the recording as it was found.
-        recorded: exchanges written by each means in this round.
-        seconds: since the loop began.
-    """
-
-    number: int
-    recorded: dict[str, int]
-    result: CoverageResult
-    seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON, without walks."""
-        rate = self.result.miss_rate()
-        counts = self.result.counts()
-        return {
-            "round": self.number,
-            "recorded": self.recorded,
-            "seconds": round(self.seconds, 1),
-            "miss_rate": rate.to_dict(),
-            **counts,
-        }
-
-
-@dataclass(slots=True)
-class UntilReport:
-    """Outcome of the loop.
-
-    Attributes:
-        rounds: measurements in order; the first is of the recording as it was found.
-        reached: whether the last rate is at most the target; controls that are left alone do not count.
-        causes: of the misses that are left.
-        why: why the loop ended without reaching the target, "" if it was reached.
-        forms: outcomes of the forms that were recorded with several texts.
-        derived: walks with the seeds of the last measurement on a replay with --derived; None if no form was
-            proved.
-    """
-
-    rounds: list[Round] = field(default_factory=list)
-    reached: bool = False
-    causes: list[MissCause] = field(default_factory=list)
-    why: str = ""
-    forms: list[FormOutcome] = field(default_factory=list)
-    derived: CoverageResult | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {
-            "reached": self.reached,
-            "why": self.why,
-            "rounds": [each.to_dict() for each in self.rounds],
-            "causes": [asdict(each) for each in self.causes],
-            "forms": [asdict(each) for each in self.forms],
-            "derived": self.derived
-            and {**self.derived.counts(), "miss_rate": self.derived.miss_rate().to_dict()},
-        }
 
 
 OnProgress = Callable[[str], None]
@@ -224,6 +165,7 @@ class _Loop:
         self._report = UntilReport()
         self._pass_end = 0.0
         self._fills = 0
+        self._walks = 0
         self._walk_seconds = 0.0
         self._steps = 0  # of filling walks
         self._start_seconds = 0.0  # until replay and browser have started; a busy machine takes a minute
@@ -303,16 +245,21 @@ class _Loop:
         linked = sum(_is_document(each) * each.count for each in misses) / _total(misses)
         while self._to_record > self._least:
             self._pass_end = monotonic() + self._budget()
+            live = live_share(misses)
             added = Counter(harvest=await self._harvest([*misses, *searches], walked, _within(linked)))
+            if live and live * self._pass_left > self._least:
+                # Before the filling walks: these open no connection to the site.
+                added["walks"] += await self._walk(min(_LIVE_MOST, live))
             found = await self._fill(_AMEND_LEFT) if self._pass_left > self._least else FillReport()
             added["fill"] = found.exchanges
             if found.exchanges or found.misses:
                 added["harvest"] += await self._follow([*misses, *found.misses])
             is_walked = not self._options.read_only and any(map(needs_walks, found.misses))
-            if is_walked and _WALKS * self._pass_left > self._least:
-                added["walks"] = await self._walk()
-            if (misses or found.misses) and self._pass_left > 0:
-                added["amend"] = await self._amend([*misses, *found.misses])
+            if is_walked and not added["walks"] and _WALKS * self._pass_left > self._least:
+                added["walks"] += await self._walk(_WALKS)
+            to_amend = [each for each in (*misses, *found.misses) if not is_frame(each)]
+            if to_amend and self._pass_left > 0:
+                added["amend"] = await self._amend(to_amend)
             recorded += added
             self._own_text.add(found.misses)
             linked = found.documents / max(1, found.exchanges)
@@ -464,12 +411,14 @@ class _Loop:
         self._steps += report.steps
         return report
 
-    async def _walk(self) -> int:
+    async def _walk(self, share: float) -> int:
         """Walk on the live site: what it shows after a write depends on the writes before."""
         given = self._options.explore
+        self._walks += 1
         options = WalkOptions(
-            max(_LEAST, _WALKS * self._pass_left),
-            seed=self._fills,
+            max(_LEAST, share * self._pass_left),
+            seed=self._walks,
+            mutations=not self._options.read_only,
             values=given.values,
             avoid=given.avoid,
             login=given.login,
@@ -588,6 +537,16 @@ def _within(share: float) -> float:
 def needs_walks(miss: Missed) -> bool:
     """Return whether only a browser on the live site records a request: a write, or a live connection."""
     return miss.method in MUTATIONS or by_visit(miss.url)
+
+
+def live_share(misses: list[Missed]) -> float:
+    """Return the share of misses that only a visit records, because a live connection carries them."""
+    return sum(by_visit(each.url) * each.count for each in misses) / _total(misses)
+
+
+def is_frame(miss: Missed) -> bool:
+    """Return whether a page sent the miss over an open WebSocket: the visits of an amend do not send it."""
+    return is_socket_url(miss.url) and bool(miss.body_size)
 
 
 def _is_document(miss: Missed) -> bool:

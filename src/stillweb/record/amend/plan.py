@@ -152,7 +152,10 @@ class SealedIndex:
         entries = self._rows(Request(WEBSOCKET, url))
         bodies = (bytes(entry.body) for entry in entries if entry.status == HTTPStatus.OK)
         return {
-            (frame.opcode, frame.payload) for body in bodies for frame in open_frames(body).frames if frame.sent
+            (frame.opcode, frame.payload)
+            for body in bodies
+            for frame in open_frames(body).frames
+            if frame.sent
         }
 
     def _rows(self, request: Request) -> Iterator[Entry]:

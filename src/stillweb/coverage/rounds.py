@@ -1,0 +1,72 @@
+"""Rounds of `record until`, and its report."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from stillweb.collections.branches import FormOutcome
+from stillweb.coverage.causes import MissCause
+from stillweb.coverage.measure import CoverageResult
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One measurement, and what was recorded before it.
+
+    Attributes:
+        number: 0 for the recording as it was found.
+        recorded: exchanges written by each means in this round.
+        seconds: since the loop began.
+    """
+
+    number: int
+    recorded: dict[str, int]
+    result: CoverageResult
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON, without walks."""
+        rate = self.result.miss_rate()
+        counts = self.result.counts()
+        return {
+            "round": self.number,
+            "recorded": self.recorded,
+            "seconds": round(self.seconds, 1),
+            "miss_rate": rate.to_dict(),
+            **counts,
+        }
+
+
+@dataclass(slots=True)
+class UntilReport:
+    """Outcome of the loop.
+
+    Attributes:
+        rounds: measurements in order; the first is of the recording as it was found.
+        reached: whether the last rate is at most the target; controls that are left alone do not count.
+        causes: of the misses that are left.
+        why: why the loop ended without reaching the target, "" if it was reached.
+        forms: outcomes of the forms that were recorded with several texts.
+        derived: walks with the seeds of the last measurement on a replay with --derived; None if no form was
+            proved.
+    """
+
+    rounds: list[Round] = field(default_factory=list)
+    reached: bool = False
+    causes: list[MissCause] = field(default_factory=list)
+    why: str = ""
+    forms: list[FormOutcome] = field(default_factory=list)
+    derived: CoverageResult | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "reached": self.reached,
+            "why": self.why,
+            "rounds": [each.to_dict() for each in self.rounds],
+            "causes": [asdict(each) for each in self.causes],
+            "forms": [asdict(each) for each in self.forms],
+            "derived": self.derived
+            and {**self.derived.counts(), "miss_rate": self.derived.miss_rate().to_dict()},
+        }
