@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -120,6 +121,53 @@ async def test_local_storage_of_a_state_is_there_when_pages_begin(tmp_path: Path
     assert state["origins"][0]["localStorage"][0] == {"name": "theme", "value": "dark"}
     assert TOKEN not in json.dumps(state)
     assert COOKIE not in json.dumps(state)
+
+
+async def test_a_crawl_with_a_login_follows_no_link_that_logs_out(tmp_path: Path, ca, site) -> None:
+    members = Members(site)
+    home = site.answers["/home"]
+
+    def log_out(asked):
+        members.valid = 0
+        return home(asked)
+
+    link = b"<a href='/?controller=auth&action=logout'>Leave</a><a href=/catalogout>Next</a>"
+    site.answers["/home"] = lambda asked: replace(home(asked), body=home(asked).body + link)
+    site.answers["/?controller=auth&action=logout"] = log_out
+    site.page("/catalogout", "")
+    path = tmp_path / "steps.yaml"
+    path.write_text(STEPS)
+    login = read_login(path, {"SITE_PASSWORD": "Pass-word-17"})
+
+    with collection_to_fill(tmp_path, "site") as collection:
+        report = await crawl([HOME + "home"], collection, ca, options(site, login))
+
+    assert members.valid > 0
+    paths = [page.url.removeprefix(HOME) for page in report.pages]
+    assert "catalogout" in paths
+    assert not any("logout" in each and "?" in each for each in paths)
+
+
+async def test_an_indicator_may_match_hidden_elements_too(tmp_path: Path, ca, site) -> None:
+    Members(site)
+    home = site.answers["/home"]
+    menu = b"<nav hidden><a class=user>me</a></nav>"
+    site.answers["/home"] = lambda asked: replace(home(asked), body=home(asked).body + menu)
+    path = tmp_path / "steps.yaml"
+    path.write_text(STEPS.replace("text: Welcome back", "selector: .user"))
+    login = read_login(path, {"SITE_PASSWORD": "Pass-word-17"})
+
+    with (
+        pytest.raises(RecordError, match=r"'.user' \(it matches hidden elements only\)"),
+        collection_to_fill(tmp_path, "site") as collection,
+    ):
+        await crawl([HOME], collection, ca, options(site, login, limit=1))
+
+    shown = b"<a class=user>me</a>"
+    site.answers["/home"] = lambda asked: replace(home(asked), body=home(asked).body + menu + shown)
+    with collection_to_fill(tmp_path, "again") as collection:
+        report = await crawl([HOME + "home"], collection, ca, options(site, login, limit=1))
+    assert "me" in text_of(collection, report.pages[0])
 
 
 async def test_a_session_that_is_lost_ends_the_crawl_and_is_reported(tmp_path: Path, ca, site) -> None:

@@ -158,6 +158,7 @@ _ATTEMPTS = 2  # browser crashes before a page is given up
 
 _FORBIDDEN = "robots.txt forbids it"
 _RESUMED = "the crawl was resumed"
+_LOG_OUT = r"(?i)(?<![a-z])(?:log|sign)[-_]?(?:out|off)(?![a-z])|abmelden|deconnexion"
 
 
 def page_id(visit: Visit) -> str:
@@ -406,7 +407,9 @@ class _Crawl:
         self._options = options
         self._on_event = on_event
         self._on_stage = on_stage
-        self._scope = Scope.of(options.scope, seeds, options.include, options.exclude)
+        # A link that logs out would end the login of all later pages.
+        exclude = (*options.exclude, *((_LOG_OUT,) if options.login else ()))
+        self._scope = Scope.of(options.scope, seeds, options.include, exclude)
         self._state = read_state(collection)
         self._prior = collection.manifest()
         self._prior_pages = _prior_pages(collection, self._state)

@@ -295,8 +295,9 @@ class LoginSession:
             unsure = (
                 f"; possibly anonymous since {', '.join(self._unconfirmed[:5])}" if self._unconfirmed else ""
             )
+            hidden = " (it matches hidden elements only)" if await _is_hidden(page, indicator) else ""
             raise RecordError(
-                f"not logged in: {page.url} does not show {indicator}{unsure}",
+                f"not logged in: {page.url} does not show {indicator}{hidden}{unsure}",
                 hint=f"renew {self.login.source}, then the same command with --append continues",
             )
         finally:
@@ -407,8 +408,12 @@ async def is_shown(page: Page, indicator: LoginIndicator) -> bool:
     if indicator.url:
         return indicator.url in page.url
     if indicator.selector:
-        return await page.locator(indicator.selector).first.is_visible()
+        return await page.locator(indicator.selector).filter(visible=True).count() > 0
     return indicator.text.casefold() in (await observe.page_text(page)).casefold()
+
+
+async def _is_hidden(page: Page, indicator: LoginIndicator) -> bool:
+    return bool(indicator.selector) and await page.locator(indicator.selector).count() > 0
 
 
 @asynccontextmanager
