@@ -51,6 +51,7 @@ from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import PageFetcher, recorded_posts, recorded_requests
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
 from stillweb.record.harvest.harvest import STATE_FILE, harvest
+from stillweb.record.harvest.loaded import LoadedLinks
 from stillweb.record.harvest.misses import PlainRequest, plain_requests, word_templates
 from stillweb.record.harvest.opened import OpenedPosts
 from stillweb.record.harvest.options import HarvestOptions, HarvestReport
@@ -749,6 +750,31 @@ async def test_a_body_over_the_limit_is_left_out(site) -> None:
             await fetch.fetch(HOME)
 
 
+async def test_broken_pages_do_not_hold_the_others_up(site) -> None:
+    site.page("/broken", "", status=500)
+    site.page("/", "")
+    async with fetcher(site) as fetch:
+        for number in range(3):
+            assert (await fetch.fetch(f"{HOME}broken?{number}")).response.status == 500
+        before, started = len(site.asked), clock.monotonic()
+        for number in range(20):
+            assert (await fetch.fetch(f"{HOME}broken?{number}")).response.status == 500
+        assert clock.monotonic() - started < 10.0  # each waited three seconds before
+        assert len(site.asked) - before == 40
+
+
+async def test_an_error_that_passes_is_not_the_pages_own(site) -> None:
+    site.page("/broken", "", status=500)
+    site.page("/", "")
+    busy = iter([500, 200, *[500] * 2, 200])
+    site.answers["/at-times"] = lambda asked: replace(site.reply("<p>now</p>"), status=next(busy))
+    async with fetcher(site) as fetch:
+        for number in range(3):
+            await fetch.fetch(f"{HOME}broken?{number}")
+        for _ in range(2):  # the first one shows that errors pass, so that the second one has three attempts
+            assert (await fetch.fetch(f"{HOME}at-times")).response.status == 200
+
+
 async def test_requests_to_a_host_keep_their_distance(site) -> None:
     site.page("/", "x")
     async with fetcher(site, interval=0.1) as fetch:
@@ -879,6 +905,66 @@ async def test_of_equally_likely_forms_the_first_of_the_page_is_sent_first(tmp_p
     collection = with_start(tmp_path, site)
     await harvest(collection, ca, SCOPE, HarvestOptions(forms=2, per_host=1, record=site.options))
     assert [each.path for each in site.asked if each.method == "POST"] == ["/pause", "/english"]
+
+
+PART = (("x-requested-with", "XMLHttpRequest"), ("accept", "*/*"), ("sec-fetch-dest", "empty"))
+
+
+def part_or_page(asked, site):
+    is_part = "x-requested-with" in asked.headers
+    more = f"<a class='button dialog' href='{asked.path}/more'>More</a>" if asked.path.count("/") == 2 else ""
+    return site.reply(f"<p>part</p>{more}" if is_part else "<h1>Page</h1>")
+
+
+def links(*urls: str, classes: str) -> str:
+    return "".join(f"<a class='{classes}' href='{url}'>{url}</a>" for url in urls)
+
+
+async def test_links_that_a_script_loads_are_requested_as_it_does(tmp_path: Path, ca, site) -> None:
+    dialogs = [f"/edit/{number}" for number in range(3)]
+    pages = ["/a", "/b", "/c", "/d"]
+    site.page("/", links(*dialogs, classes="button dialog") + links(*pages, classes="button"))
+    for path in (*dialogs, *(f"{each}/more" for each in dialogs)):
+        site.answers[path] = lambda asked: part_or_page(asked, site)
+    for path in pages:
+        site.page(path, "")
+    collection = with_start(tmp_path, site)
+    await harvest(collection, ca, SCOPE, HarvestOptions(pages=3, record=site.options))  # some as documents
+    seen = Sighting("s", 1, HOME, HOME)
+    missed = (Missed("", "", "GET", f"{HOME}edit/1", seen, seen, PART, resource="empty"),)
+    for misses in (missed, ()):
+        await harvest(collection, ca, SCOPE, HarvestOptions(misses=misses, record=site.options))
+    parts: dict[str, list[bool]] = {}
+    for each in collection.exchanges():
+        parts.setdefault(each.request.url.removeprefix(HOME), []).append(b"part" in each.response.raw_body)
+    # Documents and parts of the dialogs, those that only a part shows too, each once; pages as documents.
+    assert {path: sorted(found) for path, found in parts.items() if path} == {
+        **{each[1:]: [False, True] for each in dialogs},
+        **{f"{each[1:]}/more": [False, True] for each in dialogs},
+        **{each[1:]: [False] for each in pages},
+    }
+
+
+def test_marks_of_links_that_scripts_load_are_learned_from_requests():
+    page = links("/e/1", "/e/2", "/e/3", classes="button dialog") + links(*"abcdef", classes="button")
+    found = parse_page(HOME, page.encode()).links
+    known = LoadedLinks()
+    for fields, marks in (((), set()), (PART, {"dialog"})):
+        known.learn([PlainRequest("GET", f"{HOME}e/2", "empty", HOME, fields)], found)
+        assert set(known.examples) == marks
+    requests = [known.request_for(link, HOME) for link in found]
+    assert [each and each.url for each in requests] == [*(f"{HOME}e/{n}" for n in (1, 2, 3)), *([None] * 6)]
+    assert requests[0]
+    assert requests[0].key == f"{HOME}e/1 x-requested-with: XMLHttpRequest"
+
+
+async def test_links_with_a_token_are_not_followed(tmp_path: Path, ca, site) -> None:
+    site.page("/", links("/do?csrf_token=a1", "/see?csrf_token=", classes=""))
+    site.page("/do?csrf_token=a1", "")
+    site.page("/see?csrf_token=", "")
+    collection = with_start(tmp_path, site)
+    await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
+    assert [each.path for each in site.asked if each.path != "/"] == ["/see?csrf_token="]
 
 
 async def test_missed_writes_of_scripts_are_sent_last_except_deletions(tmp_path: Path, ca, site) -> None:
@@ -1139,6 +1225,24 @@ class TestASite:
         assert len(after) == len(set(after))
         assert {(each.method, each.url) for each in report.misses} == {("POST", f"{HOME}do")}
         assert 0 < report.filled < report.requested <= report.steps
+
+    async def test_a_part_under_the_url_of_a_recorded_page_is_recorded_too(
+        self, tmp_path: Path, ca, site, monkeypatch
+    ) -> None:
+        monkeypatch.setattr(filling, "_DRY", 8)
+        load = "fetch('/edit/1', {headers: {'X-Requested-With': 'XMLHttpRequest'}})"
+        site.page("/", f'<button onclick="{load}">Edit</button><a href=/edit/1>Edit</a>')
+        site.answers["/edit/1"] = lambda asked: part_or_page(asked, site)
+        site.page("/favicon.ico", "", status=404)
+        collection = await crawled(tmp_path, ca, site)
+        await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
+        for _ in range(2):
+            report = await fill(
+                collection, ca, SCOPE, [HOME], FillOptions(60.0, 0.02, jobs=1, record=site.options)
+            )
+        edits = (each.response for each in collection.exchanges() if "edit" in each.request.url)
+        assert sorted(b"part" in each.raw_body for each in edits) == [False, True]
+        assert not report.exchanges
 
     @pytest.mark.parametrize("unsafe", [True, False])
     async def test_filling_walks_send_the_posts_of_scripts_if_they_may(

@@ -37,7 +37,14 @@ from stillweb.record.amend.writer import NewOnlyWriter
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.harvest.connections import TooLarge
-from stillweb.record.harvest.fetch import WITHOUT_PAGE, PageFetcher, recorded_fields, signed_in
+from stillweb.record.harvest.fetch import (
+    WITHOUT_PAGE,
+    PageFetcher,
+    recorded_fields,
+    signed_in,
+    visitor_fields,
+)
+from stillweb.record.harvest.misses import meaning_of
 from stillweb.record.harvest.opened import OpenedPosts, opened_posts
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
@@ -103,6 +110,7 @@ class FillReport:
         exchanges: answers added to the recording; `documents` of them are pages.
         misses: requests that were not sent to the site: writes, WebSockets, other hosts.
         searches: documents with a query that were added.
+        loaded: parts of pages that scripts requested under the URL of a page (`X-Requested-With`).
         words: number of steps after which the page showed each word.
         failed: URLs that gave no answer, with the reason.
         is_dry: whether they ended because steps found little that is new.
@@ -116,6 +124,7 @@ class FillReport:
     documents: int = 0
     misses: list[Missed] = field(default_factory=list)
     searches: list[Missed] = field(default_factory=list)
+    loaded: list[Missed] = field(default_factory=list)
     words: Counter[str] = field(default_factory=Counter)
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -157,7 +166,7 @@ async def fill(
                     await site.close()
                 run.report.exchanges, run.report.documents = writer.added, site.documents
                 run.report.failed |= site.failed
-                run.report.searches = site.searches
+                run.report.searches, run.report.loaded = site.searches, site.loaded
     return run.report
 
 
@@ -210,6 +219,7 @@ class _LiveSite:
         self.failed: dict[str, str] = {}
         self.documents = 0
         self.searches: list[Missed] = []
+        self.loaded: list[Missed] = []
         self._fetcher = fetcher
         self._writer = writer
         self._secrets = secrets
@@ -287,16 +297,20 @@ class _LiveSite:
         status = exchange.response.status
         if status in BUSY or (body is not None and status in WITHOUT_PAGE):
             return None
-        self._note_document(request)
+        self._note(request)
+        if meaning_of(exchange.request.headers):
+            self._writer.want(exchange.request)  # the document of the same URL is another answer
         return write_redacted(self._writer, self._secrets, exchange)
 
-    def _note_document(self, request: Request) -> None:
-        if destination(request.headers) != "document":
-            return
-        self.documents += 1
-        if "?" in request.url:
-            nowhere = Sighting("", 0)
-            self.searches.append(Missed("", "", "GET", request.url, nowhere, nowhere, resource="document"))
+    def _note(self, request: Request) -> None:
+        """Note a request that other requests of the site are like."""
+        kind, nowhere = destination(request.headers), Sighting("", 0)
+        self.documents += kind == "document"
+        if kind == "document" and "?" in request.url:
+            self.searches.append(Missed("", "", "GET", request.url, nowhere, nowhere, resource=kind))
+        elif kind in ("", "empty") and request.method == "GET" and meaning_of(request.headers):
+            fields = visitor_fields(request.headers)
+            self.loaded.append(Missed("", "", "GET", request.url, nowhere, nowhere, fields))
 
 
 def _rendered(exchange: Exchange) -> tuple[_Body, Head]:

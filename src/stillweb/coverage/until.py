@@ -253,7 +253,7 @@ class _Loop:
             found = await self._fill(_AMEND_LEFT) if self._pass_left > self._least else FillReport()
             added["fill"] = found.exchanges
             if found.exchanges or found.misses:
-                added["harvest"] += await self._follow([*misses, *found.misses])
+                added["harvest"] += await self._follow([*misses, *found.misses, *found.loaded])
             is_walked = not self._options.read_only and any(map(needs_walks, found.misses))
             if is_walked and not added["walks"] and _WALKS * self._pass_left > self._least:
                 added["walks"] += await self._walk(_WALKS)

@@ -66,7 +66,7 @@ class NewOnlyWriter(CollectionWriter):
         super().__init__(collection, prefix="amend")
         self._known = known
         self._rules = rules
-        self._wanted = frozenset(wanted)
+        self._wanted = set(wanted)
         self._refusals = refusals
         self._written: set[bytes] = set()
         self._frames: dict[str, set[tuple[int, bytes]]] = {}
@@ -82,6 +82,10 @@ class NewOnlyWriter(CollectionWriter):
     def learn(self, rules: tuple[Rule, ...]) -> None:
         """Add volatile rules before an exchange with such a value is written."""
         self._rules = replace(self._rules, volatile=self._rules.volatile + rules)
+
+    def want(self, request: Request) -> None:
+        """Let a missed request be written although its key has another capture."""
+        self._wanted.add(identity(request))
 
     def has(self, request: Request) -> bool:
         """Return True if this run has recorded a response to a request.

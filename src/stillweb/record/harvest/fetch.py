@@ -44,6 +44,8 @@ WITHOUT_PAGE = (400, 401, 403, 419, 422)
 """Statuses that a POST may get only because no page sent it."""
 
 _ATTEMPTS = 3
+_BROKEN = 3  # pages with a server error that lasts, without one that passes, after which
+_ATTEMPTS_OF_BROKEN = 2  # is the number of attempts, and other pages do not wait for them
 _STRANGERS = (401, 403, 419)
 _OF_ONE_TYPE = 20  # requests of one media type that are read for their fields
 _DATA = 2_000  # answers of scripts that are read for the entries of lists
@@ -175,6 +177,7 @@ class _Host:
         self._changed = asyncio.Condition()
         self.not_before = 0.0
         self.interval = 0.0
+        self._lasting = 0
 
     async def __aenter__(self) -> None:
         async with self._changed:
@@ -186,8 +189,22 @@ class _Host:
             self._active -= 1
             self._changed.notify_all()
 
+    @property
+    def has_broken_pages(self) -> bool:
+        """Whether server errors of this host come from its pages, and not from too many requests."""
+        return self._lasting >= _BROKEN
+
+    def note_last(self, status: int, attempts: int) -> None:
+        """Take the status after all attempts: a server error that lasts is the page's own."""
+        if is_trouble(status):
+            self._lasting += 1
+        elif attempts > 1:
+            self._lasting = 0
+
     def note(self, status: int | None) -> None:
         """Adapt the limit to a response's status, None if it came too late."""
+        if status is not None and status not in BUSY and self.has_broken_pages:
+            return
         if status is None or is_trouble(status):
             self._limit = max(1.0, self._limit / 2)
         else:
@@ -264,9 +281,11 @@ class PageFetcher:
                     raise UpstreamUnreachable(f"{url}: no answer in time") from None
                 status = exchange.response.status
                 host.note(status)
-                if is_trouble(status):
+                if status in BUSY or (is_trouble(status) and not host.has_broken_pages):
                     host.not_before = clock.monotonic() + _retry_after(exchange.response)
-            if not is_trouble(status) or (attempt == _ATTEMPTS and status not in BUSY):
+            is_last = attempt == (_ATTEMPTS_OF_BROKEN if host.has_broken_pages else _ATTEMPTS)
+            if not is_trouble(status) or (is_last and status not in BUSY):
+                host.note_last(status, attempt)
                 return exchange
         raise UpstreamUnreachable(f"{url}: status {status} {_ATTEMPTS} times")
 

@@ -42,7 +42,8 @@ from stillweb.record.harvest.fetch import (
     signed_in,
 )
 from stillweb.record.harvest.frontier import HarvestFrontier, Pending
-from stillweb.record.harvest.misses import PlainRequest, plain_requests, writes_of
+from stillweb.record.harvest.loaded import LoadedLinks
+from stillweb.record.harvest.misses import PlainRequest, meaning_of, plain_requests, writes_by_link, writes_of
 from stillweb.record.harvest.opened import opened_posts
 from stillweb.record.harvest.options import HarvestBudget, HarvestOptions, HarvestReport
 from stillweb.record.harvest.page import HtmlPage, Resource, css_urls, parse_page
@@ -68,6 +69,7 @@ _BEHIND_MOST = 4  # links of the page behind a form that are fetched because no 
 _SEEDS_SHARE, _OTHERS_SHARE = 0.7, 0.3  # weights of the pages where walks start, and of the others recorded
 _TYPED, _CHANGED = 0.6, 0.2  # likelihoods that a visitor sends a form after typing, or after another change
 _UNADDRESSED = 0.1  # likelihood that a form without an action is sent by the browser, and not by a script
+_OPENED_TOO = 0.1  # likelihood that a link which a script loads is opened as a document
 _WORDS_EVERY = 20  # pages between two choices of words
 _AGAIN = 0.5  # of its weight has a page without an answer in the next harvest
 _FINISH = 5.0  # seconds after the deadline in which pages under way may still fetch their resources
@@ -132,6 +134,8 @@ class _Harvest:
         self._on_page = on_page
         self._secrets = secrets_of(collection, options.record.secrets)
         self._recorded: set[str] = set()
+        self._captures: dict[str, list[Capture]] = {}
+        self._loaded = LoadedLinks()
         self._followed: dict[tuple[str, str], bool] = {}
         self._frontier = HarvestFrontier()
         self._parsed: set[str] = set()
@@ -200,6 +204,7 @@ class _Harvest:
             self._collection, self._documents, self._recorded, self._links_of, self._budget.is_over
         )
         unsafe = bool(self._options.forms)
+        await asyncio.to_thread(self._take_loaded, scripts, missed)
         entries, linked = await asyncio.to_thread(scripts.for_data, missed, is_plain, unsafe=unsafe)
         return [
             (missed, _is_any),
@@ -208,6 +213,23 @@ class _Harvest:
             (await asyncio.to_thread(scripts.for_files), _is_file),
             (linked, _is_any),
         ]
+
+    def _take_loaded(self, scripts: ScriptRequests, missed: list[PlainRequest]) -> None:
+        """Queue what scripts of recorded pages load, as missed requests show."""
+        shown = [request for request in missed if request.meaning]
+        if not (shown or self._loaded.examples):
+            return
+        pages = list(scripts.pages())
+        self._loaded.learn(shown, [link for _, page in pages for link in page.links])
+        for url, page in pages:
+            self._add_loaded(url, page, 1 / len(pages))
+
+    def _add_loaded(self, url: str, page: HtmlPage, weight: float) -> None:
+        """Queue the requests of a page's script for links, with the weight of the page."""
+        for link in page.links:
+            request = self._loaded.request_for(link, url)
+            if request and self._is_followed(link.url, f'link "{link.text}"'):
+                self._frontier.add(request.key, url, weight / max(1, page.elements), request)
 
     def _writes(self) -> list[PlainRequest]:
         """Return the missed writes to send, which come last: they change the site."""
@@ -224,6 +246,7 @@ class _Harvest:
             if capture.method != "GET":
                 continue
             self._recorded.add(capture.url)
+            self._captures.setdefault(capture.url, []).append(capture)
             if capture.mime in HTML_TYPES and capture.status == 200 and self._scope.contains(capture.url):
                 documents.append(capture)
         self._documents = {capture.url: capture for capture in documents}
@@ -253,6 +276,8 @@ class _Harvest:
             for url, referer, weight in state["waiting"]:
                 self._frontier.add(str(url), str(referer), float(weight))
             self.typed.read_state(state)
+            shown = TypeAdapter(dict[str, PlainRequest]).validate_python(state.get("loaded", {}))
+            self._loaded.examples.update(shown)
             self._parsed = set(state["parsed"])
             for form, page, weight in TypeAdapter(list[tuple[HtmlForm, str, float]]).validate_python(
                 state["forms"]
@@ -286,6 +311,7 @@ class _Harvest:
                 (asdict(post), self._frontier.weight_of(post.key)) for post in self._post_forms.waiting
             ],
             "sent": sorted(self._post_forms.sent),
+            "loaded": TypeAdapter(dict[str, PlainRequest]).dump_python(self._loaded.examples, mode="json"),
         }
         write_atomically(self._collection.path / STATE_FILE, json.dumps(state, ensure_ascii=False).encode())
 
@@ -502,20 +528,20 @@ class _Harvest:
             return None
         if exchange.response.mime not in HTML_TYPES:
             return None
-        page = parse_page(pending.url, decoded_body(exchange.response) or b"")
+        at = exchange.request.url
+        page = parse_page(at, decoded_body(exchange.response) or b"")
         if page.unread:
-            self.report.failed[pending.url] = "nests too deeply to be parsed: its links were not followed"
-        self._parsed.add(pending.url)
-        self.typed.add_page(pending.url, page, pending.weight)
+            self.report.failed[at] = "nests too deeply to be parsed: its links were not followed"
+        self._parsed.add(at)
+        self.typed.add_page(at, page, pending.weight)
         posts = [
-            post
-            for post in self._post_forms.of(pending.url, page)
-            if self._is_followed(post.form.action, post.label)
+            post for post in self._post_forms.of(at, page) if self._is_followed(post.form.action, post.label)
         ]
         self._post_forms.waiting += posts
         urls, others = self._shares(page)
         others |= {post.key: 1 / max(1, page.elements) for post in posts}
         self._frontier.lead(pending, urls, others)
+        self._add_loaded(at, page, pending.weight)
         return page
 
     def _shares(self, page: HtmlPage) -> tuple[dict[str, float], dict[Hashable, float]]:
@@ -529,7 +555,9 @@ class _Harvest:
         others: dict[Hashable, float] = {}
         for link in page.links:
             if self._is_followed(link.url, f'link "{link.text}"'):
-                urls[link.url] = urls.get(link.url, 0.0) + each
+                is_loaded = self._loaded.request_for(link, "") is not None
+                share = each * (_OPENED_TOO if is_loaded else 1.0)
+                urls[link.url] = urls.get(link.url, 0.0) + share
         for form in page.forms:
             sent = each * (_UNADDRESSED if form.unaddressed else 1.0)
             typed = typed_form(form)
@@ -551,6 +579,7 @@ class _Harvest:
         known = self._followed.get((url, description))
         if known is None:
             known = self._scope.contains(url) and not self._options.avoid.forbids(description, url)
+            known = known and not (description.startswith("link") and writes_by_link(url))
             self._followed[url, description] = known
         return known
 
@@ -572,7 +601,7 @@ class _Harvest:
         async def work() -> None:
             for request in waiting:
                 avoided = self._options.avoid.forbids("", request.url)
-                if request.key in self._recorded or avoided or self._budget.is_over():
+                if self._is_recorded(request) or avoided or self._budget.is_over():
                     continue
                 self._recorded.add(request.key)
                 if not await self._is_allowed(fetcher, request.url):
@@ -594,11 +623,25 @@ class _Harvest:
                 if not is_wanted(exchange):
                     continue
                 self._write(exchange)
+                if request.meaning:  # a part of a page, with links and forms of its own
+                    part = self._take_page(self._frontier.mark_taken(request.key), exchange)
+                    await self._fetch_resources(fetcher, part.resources if part else (), request.url)
                 self._on_page(self.report)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(self._options.per_host):
                 group.create_task(work())
+
+    def _is_recorded(self, request: PlainRequest) -> bool:
+        """Return whether a request is recorded, with its meaning."""
+        if request.key in self._recorded or not request.meaning:
+            return request.key in self._recorded
+        captures = self._captures.get(request.url, ())
+        return any(
+            meaning_of(self._collection.read_request(each).headers) == request.meaning
+            for each in captures
+            if each.request_offset >= 0
+        )
 
 
 def _is_any(exchange: Exchange) -> bool:

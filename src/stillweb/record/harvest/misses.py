@@ -24,6 +24,7 @@ from stillweb.collections.learn.transports import is_live
 from stillweb.collections.limits import load_json
 from stillweb.collections.misses import Missed
 from stillweb.errors import LimitExceeded
+from stillweb.matching.captures import MEANT
 from stillweb.matching.values import ValueKind, kind_of
 from stillweb.model import MUTATIONS, Headers, Request, header
 
@@ -51,6 +52,7 @@ _READS = re.compile(
 """Paths of requests that read although they are sent by POST."""
 _GRAPHQL_QUERY = re.compile(r"\s*(?:query\b|\{)(?![\s\S]*\bmutation\b)")
 _TOKEN = re.compile(r"csrf|xsrf|token|nonce|sectok|verif", re.IGNORECASE)
+_CSRF = re.compile(r"csrf|xsrf|authenticity_?token|sectok", re.IGNORECASE)
 _OF_VISIT = re.compile(rf"{_TOKEN.pattern}|session|auth", re.IGNORECASE)
 
 
@@ -79,11 +81,19 @@ class PlainRequest:
 
     @property
     def key(self) -> str:
-        """The URL of a GET request; for others also method and body, form data in one spelling."""
+        """The URL of a GET request and its meaning; of others method, URL and body.
+
+        Form data has one spelling.
+        """
         if self.body is None:
-            return self.url
+            return f"{self.url} {self.meaning}".rstrip()
         is_form = header(self.fields, "content-type").startswith(_FORM)
         return f"{self.method} {self.url} {urlencode(self.pairs) if is_form else repr(self.body)}"
+
+    @property
+    def meaning(self) -> str:
+        """Fields with which the same URL has another answer, such as a part of the page; "" without any."""
+        return meaning_of(self.fields)
 
     @property
     def place(self) -> str:
@@ -136,6 +146,12 @@ class PlainRequest:
         else:
             body = urlencode(pairs).encode("ascii")
         return PlainRequest(self.method, url, self.destination, self.referer, self.fields, body)
+
+
+def meaning_of(fields: Headers) -> str:
+    """Return the request fields that replay compares whatever a response says, "" without any."""
+    named = sorted((name.lower(), value.strip()) for name, value in fields if name.lower() in MEANT)
+    return ", ".join(f"{name}: {value}" for name, value in named)
 
 
 def plain_requests(
@@ -208,6 +224,11 @@ def json_values(request: Request) -> list[tuple[str, Any]] | None:
     # Identifiers of entries are random too: only the names say what belongs to one visit.
     is_bound = any(text and not text.isdigit() and _OF_VISIT.search(path) for path, text in texts)
     return None if is_bound else values
+
+
+def writes_by_link(url: str) -> bool:
+    """Return whether a link has a CSRF token in its query: it changes the site, and belongs to one visit."""
+    return any(value and _CSRF.search(name) for name, value in parse_qsl(urlsplit(url).query))
 
 
 def _asks(url: str, values: list[tuple[str, Any]]) -> bool:

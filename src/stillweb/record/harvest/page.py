@@ -62,6 +62,7 @@ _LINK_RELS = {
 }
 # URLs that the URL Standard and `wire_url` spell alike, which takes half of the time to find out.
 _ON_THE_WIRE = re.compile(r"https?://[a-z0-9.-]+(?::[0-9]+)?/[\x21\x23-\x3b\x3d\x3f-\x7e]*")
+_SCRIPTED = ("data-", "hx-", "up-")  # attributes that scripts read
 _TABLE_PARTS = frozenset(("table", "thead", "tbody", "tfoot", "tr"))
 _TOKEN_FIELD = re.compile(r"csrf|xsrf|authenticity|_token$", re.IGNORECASE)
 _DATA_IMAGE = re.compile(r"\.(?:avif|gif|jpe?g|png|svg|webp)(?:\?|$)", re.IGNORECASE)
@@ -69,10 +70,15 @@ _DATA_IMAGE = re.compile(r"\.(?:avif|gif|jpe?g|png|svg|webp)(?:\?|$)", re.IGNORE
 
 @dataclass(frozen=True, slots=True)
 class HtmlLink:
-    """Where a link leads, in wire spelling, and its text."""
+    """Where a link leads, in wire spelling, and its text.
+
+    Attributes:
+        marks: classes and names of data attributes, by which scripts find the links that they load.
+    """
 
     url: str
     text: str
+    marks: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +253,8 @@ class _References:
         reference = attributes.get("href")
         if reference and (url := _joined(self.base, reference)):
             text = attributes.get("aria-label") or node.text(deep=True).strip()
-            link, method = HtmlLink(url, text[:120]), (attributes.get("data-method") or "").lower()
+            link = HtmlLink(url, text[:120], _marks(attributes))
+            method = (attributes.get("data-method") or "").lower()
             if method in ("", "get"):
                 self.links.append(link)
             else:
@@ -264,6 +271,11 @@ class _References:
         for rel in (attributes.get("rel") or "").lower().split():
             if destination := _LINK_RELS.get(rel) or (attributes.get("as") if rel == "preload" else ""):
                 self._linked.append((attributes.get("href") or "", destination))
+
+
+def _marks(attributes: dict[str, str | None]) -> tuple[str, ...]:
+    named = (name for name in attributes if name.startswith(_SCRIPTED))
+    return (*dict.fromkeys((attributes.get("class") or "").split()), *named)
 
 
 def _late_images(attributes: dict[str, str | None]) -> Iterator[str]:

@@ -42,6 +42,7 @@ from stillweb.http.codec import decoded_body
 from stillweb.model import Capture, Request
 from stillweb.record.harvest.fetch import recorded_data
 from stillweb.record.harvest.misses import PlainRequest
+from stillweb.record.harvest.page import HtmlPage, parse_page
 from stillweb.urls import host_of
 
 _PAGES, _LINKS = 300, 600  # pages whose links scripts may follow; requests for these links
@@ -568,6 +569,13 @@ class ScriptRequests:
                 if each is not None and each.key not in self._recorded:
                     found.setdefault(each.key, each)
         return list(found.values())[:_LINKS]
+
+    def pages(self) -> Iterator[tuple[str, HtmlPage]]:
+        """Yield recorded documents, parsed, until the time is over."""
+        for url, capture in islice(self._documents.items(), _PAGES):
+            if self._is_over():
+                return
+            yield url, parse_page(url, decoded_body(self._collection.read_capture(capture).response) or b"")
 
     def for_files(self) -> list[PlainRequest]:
         """Return the files that recorded scripts name, beside recorded ones of the same folder."""
