@@ -216,11 +216,7 @@ class _Harvest:
 
     def _take_loaded(self, scripts: ScriptRequests, missed: list[PlainRequest]) -> None:
         """Queue what scripts of recorded pages load, as missed requests show."""
-        shown = [request for request in missed if request.meaning]
-        if not (shown or self._loaded.examples):
-            return
-        pages = list(scripts.pages())
-        self._loaded.learn(shown, [link for _, page in pages for link in page.links])
+        pages = scripts.for_loaded(self._loaded, missed)
         for url, page in pages:
             self._add_loaded(url, page, 1 / len(pages))
 

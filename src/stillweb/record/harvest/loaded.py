@@ -25,10 +25,10 @@ class LoadedLinks:
     examples: dict[str, PlainRequest] = field(default_factory=dict)
 
     def learn(self, requests: Iterable[PlainRequest], links: Iterable[HtmlLink]) -> None:
-        """Take the marks that tell the links of requests from the others.
+        """Take the marks that distinguish the links of requests from the others.
 
-        A mark must be on links to several URLs. Of those of one link, the rarest counts, and each that a
-        second link confirms.
+        A mark must be on links to several URLs. The rarest one of a link counts, and each that a second link
+        confirms.
 
         Args:
             requests: of scripts.

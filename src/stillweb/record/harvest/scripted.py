@@ -41,6 +41,7 @@ from stillweb.collections.layout import Collection
 from stillweb.http.codec import decoded_body
 from stillweb.model import Capture, Request
 from stillweb.record.harvest.fetch import recorded_data
+from stillweb.record.harvest.loaded import LoadedLinks
 from stillweb.record.harvest.misses import PlainRequest
 from stillweb.record.harvest.page import HtmlPage, parse_page
 from stillweb.urls import host_of
@@ -570,12 +571,19 @@ class ScriptRequests:
                     found.setdefault(each.key, each)
         return list(found.values())[:_LINKS]
 
-    def pages(self) -> Iterator[tuple[str, HtmlPage]]:
-        """Yield recorded documents, parsed, until the time is over."""
+    def for_loaded(self, loaded: LoadedLinks, missed: Iterable[PlainRequest]) -> list[tuple[str, HtmlPage]]:
+        """Learn which links scripts load into the page; return the recorded pages if some are."""
+        shown = [request for request in missed if request.meaning]
+        pages: list[tuple[str, HtmlPage]] = []
+        if not (shown or loaded.examples):
+            return pages
         for url, capture in islice(self._documents.items(), _PAGES):
             if self._is_over():
-                return
-            yield url, parse_page(url, decoded_body(self._collection.read_capture(capture).response) or b"")
+                break
+            body = decoded_body(self._collection.read_capture(capture).response) or b""
+            pages.append((url, parse_page(url, body)))
+        loaded.learn(shown, [link for _, page in pages for link in page.links])
+        return pages
 
     def for_files(self) -> list[PlainRequest]:
         """Return the files that recorded scripts name, beside recorded ones of the same folder."""
