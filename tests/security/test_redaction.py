@@ -245,3 +245,71 @@ def test_an_entry_that_names_no_secret_stays() -> None:
     body = json.dumps({"fields": [{"name": "page", "value": SECRET}]})
     made, _ = redacted(posted("application/json", body))
     assert made.request.raw_body == body.encode()
+
+
+def message(*fields: tuple[int, bytes]) -> bytes:
+    """Return a Protocol Buffers message of length-delimited fields."""
+    return b"".join(bytes([number << 3 | 2, len(content)]) + content for number, content in fields)
+
+
+def framed(content: bytes) -> bytes:
+    return b"\0" + len(content).to_bytes(4) + content
+
+
+LOGIN = "https://a.test/shop.v1.Accounts/Login"
+MESSAGES = [
+    ("application/x-protobuf", bytes),
+    ("application/grpc-web+proto", framed),
+    ("application/grpc-web-text", lambda content: base64.b64encode(framed(content))),
+    ("application/connect+proto", lambda content: framed(b"\x08\x01") + framed(content)),
+]
+
+
+@pytest.mark.parametrize(("mime", "pack"), MESSAGES)
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_password_in_a_protobuf_login_is_replaced_and_replay_knows_it(mime, pack, nested: bool) -> None:
+    fields = ((1, b"ada"), (2, b"correct horse 7"), (6, b"en-US"))
+    content = message((3, message(*fields)), (4, b"web")) if nested else message(*fields)
+    request = Request("POST", LOGIN, (("Content-Type", mime),), pack(content))
+    made, _, redactions = Secrets(Placeholders(KEY), Names()).redact(
+        Exchange(request, Response(200, "OK"), "20240101000000")
+    )
+    (redaction,) = redactions
+    assert redaction.name == ("Login#3.2" if nested else "Login#2")
+    replaced = pack(content.replace(b"correct horse 7", redaction.placeholder.encode()))
+    assert made.request.raw_body == replaced
+    placeholders = Placeholders(KEY)
+    placeholders.of("correct horse 7")
+    fields_of = SecretFields(placeholders, {("form", redaction.name.lower()): frozenset({"a.test"})})
+    assert fields_of(request).raw_body == made.request.raw_body
+
+
+@pytest.mark.parametrize(("mime", "pack"), MESSAGES)
+def test_a_known_secret_in_a_protobuf_message_is_replaced(mime, pack) -> None:
+    """Field 6 follows: its tag is the character 2, so that the secret is no word of its own."""
+    secrets = Secrets(Placeholders(KEY), Names())
+    secrets.learn(FoundSecret("given", "given", "", "hunter-2-2"), "a.test")
+    body = pack(message((1, b"hunter-2-2"), (6, b"x")))
+    request = Request("POST", "https://a.test/Rename", (("Content-Type", mime),), body)
+    made, _, _ = secrets.redact(Exchange(request, Response(200, "OK"), "20240101000000"))
+    expected = pack(message((1, Placeholders(KEY).of("hunter-2-2").encode()), (6, b"x")))
+    assert made.request.raw_body == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        message((1, b"ada"), (2, b"correct horse 7"))[:-1],
+        b"\xff" * 40,
+        b"\x0a" * 5000,
+        b"\0\xff\xff\xff\xffrest",
+        message((1, b"ada"), (2, b"a.b-c@example.test")),
+    ],
+    ids=["cut", "no message", "deep", "a frame without its end", "an e-mail address"],
+)
+@pytest.mark.parametrize(
+    "mime", ["application/x-protobuf", "application/grpc-web", "application/grpc-web-text"]
+)
+def test_other_bytes_of_a_protobuf_login_stay(mime: str, body: bytes) -> None:
+    made, _ = redacted(Request("POST", LOGIN, (("Content-Type", mime),), body))
+    assert made.request.raw_body == body

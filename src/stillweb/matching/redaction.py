@@ -24,6 +24,7 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus, unquote_to_by
 
 from stillweb.errors import CollectionError
 from stillweb.matching.parts import Where
+from stillweb.matching.protobuf import PROTOBUF, field_name, replace_strings
 from stillweb.model import Request, header
 from stillweb.urls import host_of
 
@@ -361,6 +362,10 @@ def _body(request: Request, replace_value: Replacement) -> bytes:
         return _literals(_LITERAL, raw, replace_value)
     if "xml" in mime:
         return _elements(raw, replace_value)
+    if mime in PROTOBUF:
+        return replace_strings(
+            mime, raw, lambda at, text: replace_value(Where.FORM, field_name(request.url, at), text)
+        )
     return _document(raw, replace_value) if mime in ("", "text/plain") else raw
 
 

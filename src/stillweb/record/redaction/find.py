@@ -60,6 +60,19 @@ class Names:
         return self.kind(name) == "password"
 
 
+_ADDRESS = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+
+
+def in_login_message(method: str, value: str) -> bool:
+    """Return True for a string of a Protocol Buffers message that may be the password of a login.
+
+    The message has no names, so that the user name counts, too, unless it is an e-mail address or a word.
+    """
+    stems = _table()["login"]["methods"]
+    words = "".join(_WORD.findall(method)).lower()
+    return any(stem in words for stem in stems) and strong_password(value) and not _ADDRESS.fullmatch(value)
+
+
 def sends_password(request: Request) -> bool:
     """Return whether a write has a field that is named like a password."""
     leaves = Parts.of(request).leaves(_BODIES) if request.method in MUTATIONS else ()

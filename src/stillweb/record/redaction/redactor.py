@@ -33,6 +33,7 @@ from stillweb.http import codec
 from stillweb.http.codec import encode
 from stillweb.http.messages import request_block, response_block
 from stillweb.matching.parts import Where
+from stillweb.matching.protobuf import method_of
 from stillweb.matching.redaction import Placeholders, key_file, replace_fields, replace_in_json, spellings
 from stillweb.model import Exchange, Headers, Request, Response, header
 from stillweb.record.redaction import find
@@ -374,6 +375,11 @@ class Secrets:
             part = "request head" if where is Where.QUERY else "request body"
             return self._replaced(
                 Redaction(part, "password", where.value, name, host), value, redactions_made
+            )
+        method = method_of(name)
+        if method is not None and (value in self._search or find.in_login_message(method, value)):
+            return self._replaced(
+                Redaction("request body", "password", where.value, name, host), value, redactions_made
             )
         if kind == "token" and strong(value):
             jwt = JWT.fullmatch(value)
