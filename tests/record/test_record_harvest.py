@@ -1133,6 +1133,22 @@ class TestASite:
         assert len(result.walks) == 1
         assert len(result.walks[0].steps) < 30
 
+    async def test_a_page_with_a_missing_file_of_another_host_has_not_left(
+        self, tmp_path: Path, ca, site
+    ) -> None:
+        image = "<img src=https://cdn.test/a.png>"
+        site.page("/", f"<a href='/'>Here</a><a href='https://away.test/'>Away</a>{image}")
+        collection = await crawled(tmp_path, ca, site)
+        await asyncio.to_thread(ensure_sealed, collection)
+        options = CoverageOptions(agents=("uniform",), seeds=2, steps=8, jobs=2)
+        async with (
+            serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
+            ReplayClient(server.url) as client,
+        ):
+            result = await measure_coverage(client, "site", [HOME], {"site.test"}, options)
+        seen = {(step.control, step.left) for step in result.steps() if step.requested and step.control}
+        assert seen == {('link "Here"', False), ('link "Away"', True)}
+
     async def test_pictures_of_a_report_end_with_their_time(self, tmp_path: Path, ca, site) -> None:
         site.page("/", "<a href='/gone'>Gone</a>")
         collection = await crawled(tmp_path, ca, site)

@@ -1,7 +1,8 @@
 """Measure how often agents leave a recording: walks of several agents and seeds on its replay.
 
-A step *requested* if it sent a request other than browser noise. It *left* the site if all its misses are on
-hosts of which the recording holds nothing: no recording of a closed site can hold those. It *missed* if a
+A step *requested* if it sent a request other than browser noise. It *left* the site if nothing was answered
+and all its misses are on hosts of which the recording holds nothing: no recording of a closed site can hold
+those. A page of the site that names a missing file of another host has not left. A step *missed* if a
 request to a recorded host has no answer. The miss rate is missed / (requested - left). A step is a *dead end*
 if it shows a page that is not recorded. It is one too if it missed and no element is left to act on. A
 recorded page without elements (a plain error message) is the site's own and no dead end.
@@ -358,7 +359,7 @@ class _Walker:
             action,
             f'{element.role} "{element.name}"' if element else "",
             requested=traffic["requests"] > traffic["noise"],
-            left=bool(traffic["misses"]) and not missed,
+            left=bool(traffic["misses"]) and not missed and not traffic["hits"],
             dead=gone or bool(missed and not any(node.bid for node in after.nodes)),
             missed=missed,
         )
