@@ -945,6 +945,34 @@ async def test_links_that_a_script_loads_are_requested_as_it_does(tmp_path: Path
     }
 
 
+async def test_forms_of_what_a_script_loads_are_sent_as_it_does(tmp_path: Path, ca, site) -> None:
+    dialogs = [f"/edit/{number}" for number in range(2)]
+    site.page("/", links(*dialogs, classes="dialog") + links("/a", "/b", "/c", classes=""))
+    form = "<form method=post action={0}><input type=hidden name=csrf value={1}><input name=title value=Tea>"
+    for path in dialogs:
+        site.answers[path] = lambda asked: site.reply(
+            form.format(asked.path + "/save", token()) + "<button name=go>Save</button></form>"
+        )
+        site.page(f"{path}/save", "saved")
+    collection = with_start(tmp_path, site)
+    seen = Sighting("s", 1, HOME, HOME)
+    sent = (*PART, ("content-type", "multipart/form-data; boundary=x"), ("origin", "https://site.test"))
+    misses = (
+        Missed("", "", "GET", f"{HOME}edit/1", seen, seen, PART, resource="empty"),
+        Missed("", "", "POST", f"{HOME}edit/1/save", seen, seen, sent, resource="empty", body_size=9),
+    )
+    options = HarvestOptions(misses=misses, forms=9, record=site.options)
+    await harvest(collection, ca, SCOPE, options)
+    posts = [each.request for each in collection.exchanges() if each.request.method == "POST"]
+    by_script = [each for each in posts if header(each.headers, "x-requested-with")]
+    assert sorted(each.url for each in by_script) == [f"{HOME}edit/{number}/save" for number in range(2)]
+    for each in by_script:
+        body = read_body(header(each.headers, "content-type"), each.raw_body)
+        assert isinstance(body, MultipartBody)
+        assert [part.field for part in body.parts] == ["csrf", "title"]  # without the button
+    assert ("multipart", "csrf") in {(rule.where, rule.name) for rule in read_rules(collection).own}
+
+
 def test_marks_of_links_that_scripts_load_are_learned_from_requests():
     page = links("/e/1", "/e/2", "/e/3", classes="button dialog") + links(*"abcdef", classes="button")
     found = parse_page(HOME, page.encode()).links

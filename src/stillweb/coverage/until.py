@@ -50,6 +50,7 @@ from stillweb.record.explore.walks import record_walks
 from stillweb.record.forms.run import FormsOptions, record_forms
 from stillweb.record.forms.wanted import OwnText
 from stillweb.record.harvest.harvest import harvest
+from stillweb.record.harvest.misses import meaning_of
 from stillweb.record.harvest.opened import opened_posts
 from stillweb.record.harvest.options import HarvestOptions
 from stillweb.replay import ReplayClient, ensure_sealed
@@ -242,7 +243,7 @@ class _Loop:
         misses, walked = result.misses(), sum(1 for _ in result.steps())
         searches: list[Missed] = []
         self._own_text.add(misses)
-        linked = sum(_is_document(each) * each.count for each in misses) / _total(misses)
+        linked = sum(_is_linked(each) * each.count for each in misses) / _total(misses)
         while self._to_record > self._least:
             self._pass_end = monotonic() + self._budget()
             live = live_share(misses)
@@ -549,9 +550,12 @@ def is_frame(miss: Missed) -> bool:
     return is_socket_url(miss.url) and bool(miss.body_size)
 
 
-def _is_document(miss: Missed) -> bool:
-    """Return whether a link or a GET form leads to a miss: no browser is needed to find more like it."""
-    return miss.method == "GET" and miss.resource == "document"
+def _is_linked(miss: Missed) -> bool:
+    """Return whether a link or a GET form leads to a miss: no browser is needed to find more like it.
+
+    A script may load what the link leads to.
+    """
+    return miss.method == "GET" and (miss.resource == "document" or bool(meaning_of(miss.fields)))
 
 
 def _total(misses: list[Missed]) -> int:

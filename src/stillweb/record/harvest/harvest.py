@@ -165,6 +165,7 @@ class _Harvest:
         for miss in self._options.misses:
             if miss.method == "GET" and miss.resource == "document" and self._is_followed(miss.url, ""):
                 self._frontier.add(wire_url(miss.url), start, 1.0)
+        self._post_forms.learn(self._options.misses)
         self.typed.words.raise_to(self._options.shown)
         is_plain = (await asyncio.to_thread(opened_posts, self._collection)).is_plain
         missed = list(
@@ -530,9 +531,8 @@ class _Harvest:
             self.report.failed[at] = "nests too deeply to be parsed: its links were not followed"
         self._parsed.add(at)
         self.typed.add_page(at, page, pending.weight)
-        posts = [
-            post for post in self._post_forms.of(at, page) if self._is_followed(post.form.action, post.label)
-        ]
+        found = self._post_forms.of(at, page, meaning_of(exchange.request.headers))
+        posts = [post for post in found if self._is_followed(post.form.action, post.label)]
         self._post_forms.waiting += posts
         urls, others = self._shares(page)
         others |= {post.key: 1 / max(1, page.elements) for post in posts}

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
+from stillweb.collections.misses import Missed
 from stillweb.http.codec import decoded_body
 from stillweb.matching.values import fits
-from stillweb.model import Exchange
+from stillweb.model import Exchange, Headers, header
 from stillweb.record.harvest.fetch import PageFetcher, location_of
+from stillweb.record.harvest.misses import meaning_of
 from stillweb.record.harvest.page import HtmlPage, parse_page
 from stillweb.record.htmlforms import FormData, HtmlForm, Input, encode_form
 from stillweb.record.tokens import CsrfTokens
@@ -26,17 +28,24 @@ _TOGGLED = frozenset(("checkbox", "radio", "select-multiple"))
 _UNSENT = frozenset(("submit", "image", "button", "reset"))
 _TYPED = frozenset(("text", "search", "number", "email", "tel", "url", "password", "textarea", "file"))
 _CHOSEN = _TYPED | {"checkbox", "select-one", "select-multiple"}
+_FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
+_OF_REQUEST = frozenset(("content-type", "origin"))
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _TOKEN = re.compile(r"csrf|xsrf|token|nonce|sectok|verif", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class PostForm:
-    """A form to send: the page it is on, its form data, and the button that sends it."""
+    """A form to send: the page it is on, its form data, and the button that sends it.
+
+    Attributes:
+        fields: request fields with which a script loads the page and sends the form; () if the browser does.
+    """
 
     page: str
     form: HtmlForm
     button: Input | None
+    fields: Headers = ()
 
     @property
     def label(self) -> str:
@@ -76,7 +85,7 @@ class PostForm:
     def key(self) -> tuple[object, ...]:
         """Equal for forms that send the same, apart from tokens."""
         pairs = [(name, value) for name, value in self.pairs(self.form) if not _TOKEN.search(name)]
-        return (self.form.action, *pairs)
+        return (f"{self.form.action} {meaning_of(self.fields)}".rstrip(), *pairs)
 
 
 @dataclass(slots=True)
@@ -86,19 +95,37 @@ class PostForms:
     Attributes:
         sent: keys of all of them.
         waiting: those that were not sent yet.
+        scripts: by meaning, the request fields of a script that sends forms, and whether as
+            `multipart/form-data`.
     """
 
     sent: set[tuple[object, ...]] = field(default_factory=set)
     waiting: list[PostForm] = field(default_factory=list)
+    scripts: dict[str, tuple[Headers, bool]] = field(default_factory=dict)
 
-    def of(self, url: str, page: HtmlPage) -> Iterator[PostForm]:
-        """Yield the forms of a page that were not sent yet and that need no text or choice of the user."""
+    def learn(self, misses: Iterable[Missed]) -> None:
+        """Take how scripts send the forms of what they have loaded into a page, from requests of theirs."""
+        for miss in misses:
+            kind = header(miss.fields, "content-type")
+            if miss.method == "POST" and miss.resource == "empty" and kind.startswith(_FORM_TYPES):
+                fields = tuple(each for each in miss.fields if each[0] not in _OF_REQUEST)
+                self.scripts.setdefault(meaning_of(fields), (fields, kind.startswith("multipart")))
+
+    def of(self, url: str, page: HtmlPage, meaning: str = "") -> Iterator[PostForm]:
+        """Yield the forms of a page that were not sent yet and that need no text or choice of the user.
+
+        Args:
+            meaning: that of the script's request for the page, see `misses.meaning_of`.
+        """
+        fields, multipart = self.scripts.get(meaning, ((), False)) if meaning else ((), False)
         for form in page.posts:
             if any(map(_needs_visitor, form.fields)):
                 continue  # a browser does not send it either
             buttons: list[Input | None] = [each for each in form.fields if each.type in ("submit", "image")]
+            if fields:  # scripts send no button
+                form, buttons = replace(form, multipart=multipart), []
             for button in buttons or [None]:
-                post = PostForm(url, form, button)
+                post = PostForm(url, form, button, fields)
                 if post.key not in self.sent:
                     self.sent.add(post.key)
                     yield post
@@ -118,7 +145,8 @@ async def send_form(visit: PageFetcher, post: PostForm, tokens: CsrfTokens) -> l
         UpstreamUnreachable: if the site does not answer.
         TooLarge: if a body is longer than the limit.
     """
-    opened = await visit.fetch(post.page)
+    kind_of_request = "empty" if post.fields else "document"
+    opened = await visit.fetch(post.page, kind_of_request, fields=post.fields)
     visit.keep_cookies(opened)
     page = parse_page(post.page, decoded_body(opened.response) or b"")
     form = next((each for each in page.posts if _is_same(each, post.form)), None)
@@ -128,15 +156,15 @@ async def send_form(visit: PageFetcher, post: PostForm, tokens: CsrfTokens) -> l
         for each in seen.fields:
             if each.type == "hidden":
                 tokens.add(post.page, seen.action, each.name, each.value)
-    body, kind = encode_form(post.fresh_pairs(form), multipart=form.multipart)
-    fields = (("Content-Type", kind),)
-    exchanges = [await visit.fetch(form.action, referer=post.page, body=body, fields=fields)]
+    body, kind = encode_form(post.fresh_pairs(form), multipart=post.form.multipart)
+    fields = (*post.fields, ("Content-Type", kind))
+    exchanges = [await visit.fetch(form.action, kind_of_request, referer=post.page, body=body, fields=fields)]
     for _ in range(_REDIRECTS):
         visit.keep_cookies(exchanges[-1])
         location = location_of(exchanges[-1])
         if not location:
             break
-        exchanges.append(await visit.fetch(location, referer=post.page))
+        exchanges.append(await visit.fetch(location, kind_of_request, referer=post.page, fields=post.fields))
     return exchanges
 
 
