@@ -33,7 +33,7 @@ from stillweb.coverage import (
 )
 from stillweb.coverage.agents import WalkPolicies
 from stillweb.coverage.causes import Obstacles
-from stillweb.coverage.fill import Addresses, choose_unused, fill_again
+from stillweb.coverage.choices import Addresses, choose_unused, fill_again, opens_view
 from stillweb.coverage.report import CausePicture, write_report
 from stillweb.coverage.until import is_frame, live_share, needs_walks, no_time
 from stillweb.errors import UsageError
@@ -289,6 +289,14 @@ def test_filling_walks_type_another_word_where_one_was_requested():
     assert not any(fill_again(page, each, rng) for each in others)
 
 
+def test_a_link_a_tab_and_an_address_open_a_view_and_a_button_may_write():
+    page = Seen((Node("a1", "link", "Runs"), Node("a2", "tab", "Quality"), Node("a3", "button", "Send")))
+    clicks = [opens_view(page, {"action": "click", "bid": f"a{number}"}) for number in (1, 2, 3, 4)]
+    assert clicks == [True, True, False, False]
+    assert opens_view(page, {"action": "goto", "url": URL})
+    assert not opens_view(page, {"action": "press", "bid": "a1", "key": "Delete"})
+
+
 def test_filling_walks_open_an_address_of_each_template_and_few_of_a_folder():
     addresses = Addresses(lambda url: "logout" not in url)
     assert addresses.visit(f"{URL}#/items/1/edit")
@@ -318,6 +326,7 @@ def test_each_cause_says_why_recording_has_not_closed_it():
         step(4, (f"GET {URL}gone/1",)),
         step(5, (f"POST {URL}buy",)),
         step(6, ("GET https://other.test/b",)),
+        step(7, ("WEBSOCKET wss://site.test/ws",)),
     )
     obstacles = Obstacles(Scope.of(ScopeKind.HOST, [URL]), {f"{URL}gone/1": "no answer"}, waiting=7)
     why = {cause.template.removeprefix(URL): obstacles.why(cause) for cause in causes_of(found)}
@@ -327,9 +336,11 @@ def test_each_cause_says_why_recording_has_not_closed_it():
         "gone/{}": "no answer",
         "buy": "a write with values or a page state that no recorded walk had sent",
         "https://other.test/b": "outside of the scope",
+        "wss://site.test/ws": ("a message over a live connection that no walk on the site had sent"),
     }
     by_template = {cause.template: cause for cause in causes_of(found)}
     assert "--unsafe" in by_template[f"{URL}buy"].command
+    assert by_template["wss://site.test/ws"].command == "stillweb record until site"
     assert "--words" in by_template[f"{URL}find?q={{}}"].command
 
 

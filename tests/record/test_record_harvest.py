@@ -53,7 +53,7 @@ from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
 from stillweb.record.harvest.harvest import STATE_FILE, harvest
 from stillweb.record.harvest.loaded import LoadedLinks
 from stillweb.record.harvest.misses import PlainRequest, plain_requests, word_templates
-from stillweb.record.harvest.opened import OpenedPosts
+from stillweb.record.harvest.opened import OpenedPosts, opened_posts
 from stillweb.record.harvest.options import HarvestOptions, HarvestReport
 from stillweb.record.harvest.page import Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms
@@ -1317,6 +1317,35 @@ class TestASite:
         assert {each.url for each in report.misses} == {f"{HOME}save"} | (
             set() if unsafe else {f"{HOME}list", f"{HOME}metrics"}
         )
+
+    async def test_filling_walks_send_what_opened_views_post_and_not_what_buttons_do(
+        self, tmp_path: Path, ca, site, monkeypatch
+    ) -> None:
+        monkeypatch.setattr(filling, "_DRY", 8)
+        send = (
+            "fetch('/{0}', {{method: 'POST', headers: {{'Content-Type': 'application/json'}},"
+            " body: JSON.stringify({{part: {1}}})}})"
+        )
+        marks = send.format("graphql", 3).replace("part: 3", "query: 'mutation Seen { seen }'")
+        site.page(
+            "/",
+            f'<a href="#/detail" onclick="{send.format("detail", 1)};{marks}">Detail</a>'
+            f'<button onclick="{send.format("change", 2)}">Change</button>',
+        )
+        site.page("/detail", "{}")
+        site.page("/graphql", "{}")
+        site.page("/change", "{}")
+        site.page("/favicon.ico", "", status=404)
+        collection = await crawled(tmp_path, ca, site)
+        options = FillOptions(60.0, 0.02, unsafe=True, jobs=1, record=site.options)
+        report = await fill(collection, ca, SCOPE, [HOME], options)
+        posts = [each.request for each in collection.exchanges() if each.request.method == "POST"]
+        assert [(each.url, each.raw_body) for each in posts] == [(f"{HOME}detail", b'{"part":1}')]
+        assert [each.url for each in report.reads] == [f"{HOME}detail"]
+        assert {each.url for each in report.misses} == {f"{HOME}change", f"{HOME}graphql"}
+        other = replace(report.reads[0], raw_body=b'{"part":7}')
+        assert opened_posts(collection, report.reads).is_plain(other)
+        assert not opened_posts(collection).is_plain(other)
 
     async def test_files_that_scripts_name_are_fetched_if_the_site_has_them(
         self, tmp_path: Path, ca, site

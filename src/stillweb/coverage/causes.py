@@ -14,6 +14,7 @@ from stillweb.diff.certify.rates import FailureRate, rate
 from stillweb.matching.parts import Parts, Where
 from stillweb.matching.values import TIMES_IN_TEXT, ValueKind, kind_of
 from stillweb.model import MUTATIONS, Request
+from stillweb.record.amend.plan import by_visit
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.redaction.find import sends_password
@@ -106,6 +107,8 @@ class Obstacles:
             return "a write with values or a page state that no recorded walk had sent"
         if cause.typed:
             return "text that no recorded walk had typed"
+        if any(map(by_visit, cause.urls)):
+            return "a message over a live connection that no walk on the site had sent"
         if not any(self.scope.contains(url) for url in cause.urls):
             return "outside of the scope"
         if self.waiting:
@@ -261,6 +264,8 @@ def _cause(
 def _command(name: str, method: str, found: list[_Seen]) -> str:
     if method in MUTATIONS and all(each.typed for each in found):
         return f"stillweb record forms {name}, and replay with --derived"
+    if any(by_visit(each.url) for each in found):
+        return f"stillweb record until {name}"
     if method not in ("GET", "HEAD"):
         return f"stillweb record amend {name} --misses misses.jsonl --unsafe"
     if all(each.typed for each in found):

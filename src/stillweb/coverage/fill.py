@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -27,7 +27,7 @@ from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.learn.transports import is_live
 from stillweb.collections.misses import Missed, Sighting
 from stillweb.collections.pack.reader import Pack
-from stillweb.coverage.causes import url_template
+from stillweb.coverage.choices import Addresses, choose_unused, fill_again, opens_view, words_of
 from stillweb.env import EnvOptions, Observation, VectorEnv, VectorOptions
 from stillweb.env.vector.pool import BrowserPool
 from stillweb.errors import InfraError, TaskError, UpstreamUnreachable
@@ -44,7 +44,7 @@ from stillweb.record.harvest.fetch import (
     signed_in,
     visitor_fields,
 )
-from stillweb.record.harvest.misses import meaning_of
+from stillweb.record.harvest.misses import json_values, meaning_of
 from stillweb.record.harvest.opened import OpenedPosts, opened_posts
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
@@ -54,23 +54,15 @@ from stillweb.record.redaction.sweep import sweep
 from stillweb.replay import ReplayClient, ensure_sealed
 from stillweb.replay.ledger.file import LedgerLine
 from stillweb.replay.ledger.misses import gather_misses
+from stillweb.replay.onmiss.connection import FrontSession
 from stillweb.replay.onmiss.loopback import Head
-from stillweb.urls import host_of, page_address, wire_url
+from stillweb.urls import host_of, wire_url
 
 _STEPS = 30  # of one walk
 _SLOW, _WALKS = 3.0, 5  # seconds of a start after which a context is used for several walks, and how many
 _DRY = 200  # requesting steps over which the share of new answers is taken
-_ENTER = 0.5  # share of filled fields that Enter is pressed in
-_BACK = 0.05  # share of steps that go back
 _OPENED = 0.5  # share of steps that open an address of a template that no walk has opened
-_SIBLINGS = 6  # addresses of one folder that are opened; harvests fetch the others
 _LINK = re.compile(r"\]\((https?://[^\s)]+)\)")
-_WORD = re.compile(r"[^\W_]{3,}")
-_DIGITS = re.compile(r"\d+")
-_TEXT = frozenset(("textbox", "searchbox", "spinbutton"))
-_LISTS = frozenset(("combobox", "listbox"))
-_OPTION = frozenset(("option", "MenuListOption"))
-_NOT_CLICKED = frozenset(("scrollbar", "slider", "MenuListOption", "option"))
 # Set by the fetcher, or fields of one connection.
 _NOT_SENT = frozenset(("host", "cookie", "content-length", "connection", "accept-datetime"))
 
@@ -112,6 +104,7 @@ class FillReport:
         searches: documents with a query that were added.
         loaded: parts of pages that scripts requested under the URL of a page (`X-Requested-With`).
         words: number of steps after which the page showed each word.
+        reads: POST requests that opened views sent, and that went to the site.
         failed: URLs that gave no answer, with the reason.
         is_dry: whether they ended because steps found little that is new.
     """
@@ -126,6 +119,7 @@ class FillReport:
     searches: list[Missed] = field(default_factory=list)
     loaded: list[Missed] = field(default_factory=list)
     words: Counter[str] = field(default_factory=Counter)
+    reads: list[Request] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
 
@@ -167,6 +161,7 @@ async def fill(
                 run.report.exchanges, run.report.documents = writer.added, site.documents
                 run.report.failed |= site.failed
                 run.report.searches, run.report.loaded = site.searches, site.loaded
+                run.report.reads = site.reads
     return run.report
 
 
@@ -202,7 +197,12 @@ class _Body:
 
 
 class _LiveSite:
-    """The live site as the back-end of a front: each missed request is sent once, its answer is written."""
+    """The live site as the back-end of a front: each missed request is sent once, its answer is written.
+
+    Attributes:
+        opening: sessions whose current step opens a view: what their pages send by POST only reads.
+        reads: those POST requests.
+    """
 
     name = "the site"
     methods = frozenset(("GET", "POST"))
@@ -220,6 +220,8 @@ class _LiveSite:
         self.documents = 0
         self.searches: list[Missed] = []
         self.loaded: list[Missed] = []
+        self.opening: set[str] = set()
+        self.reads: list[Request] = []
         self._fetcher = fetcher
         self._writer = writer
         self._secrets = secrets
@@ -258,10 +260,13 @@ class _LiveSite:
         return True
 
     async def ask(
-        self, collection: str, method: str, url: str, headers: Headers, body: bytes
+        self, session: FrontSession, method: str, url: str, headers: Headers, body: bytes
     ) -> tuple[_Body, Head] | None:
         """Return the site's answer, None if it is not asked or does not answer."""
         request = Request(method, url, headers, body)
+        if session.id in self.opening and self._is_read(request):
+            self._opened.add(request)
+            self.reads.append(request)
         if not self._is_wanted(request):
             return None
         key = identity(request)
@@ -280,9 +285,24 @@ class _LiveSite:
         is_page = destination(request.headers) == "document"
         return not self._avoid.forbids("", url) and (not is_page or self._scope.contains(url))
 
+    def _is_read(self, request: Request) -> bool:
+        """Return whether an opened view only reads by a POST that is not known to."""
+        if request.method != "POST" or self._opened.is_plain(request):
+            return False
+        values = json_values(request) or []
+        is_mutation = any(path == "query" and "{" in str(value) for path, value in values)  # of GraphQL
+        return bool(values) and not is_mutation
+
     def is_opened(self, url: str) -> bool:
         """Return whether a walk may open an address."""
         return self._scope.contains(url) and host_of(url) in self.hosts and not self._avoid.forbids("", url)
+
+    def note_step(self, session_id: str, *, opens: bool) -> None:
+        """Note that a session takes a step, and whether it opens a view."""
+        if opens:
+            self.opening.add(session_id)
+        else:
+            self.opening.discard(session_id)
 
     async def _fetch(self, request: Request) -> Exchange | None:
         body = request.raw_body if request.method == "POST" else None
@@ -390,12 +410,12 @@ class _FillingWalks:
         number, began = next(walks), clock.monotonic()
         seen, info = await vector.reset(session, url=self._start(number))
         is_slow = clock.monotonic() - began > _SLOW
-        more = await self._walk(vector, session, number, seen)
+        more = await self._walk(vector, session, number, seen, info["session"])
         for number in islice(walks, _WALKS - 1 if is_slow else 0):
             if not more or self.is_over:
                 break
             seen = (await vector.step(session, {"action": "goto", "url": self._start(number)}))[0]
-            more = await self._walk(vector, session, number, seen)
+            more = await self._walk(vector, session, number, seen, info["session"])
         ledger = await self._client.ledger(info["session"], closed=True)
         name = self._collection.name
         self._lines += [LedgerLine(info["session"], name, "", each) for each in ledger.entries]
@@ -403,7 +423,9 @@ class _FillingWalks:
     def _start(self, number: int) -> str:
         return self._starts[number % len(self._starts)]
 
-    async def _walk(self, vector: VectorEnv, session: int, number: int, seen: Observation) -> bool:
+    async def _walk(
+        self, vector: VectorEnv, session: int, number: int, seen: Observation, session_id: str
+    ) -> bool:
         """Take the steps of one walk; return whether its episode continues."""
         rng, start = clock.seeded("fill", self._options.seed, number), self._start(number)
         action: Mapping[str, Any] = {}
@@ -415,10 +437,11 @@ class _FillingWalks:
                 shown = await vector.observe(session, "markdown")
                 self._addresses.note(_LINK.findall(shown.markdown or ""))
             action = again or self._choose(seen, action, start, rng)
+            self._site.note_step(session_id, opens=opens_view(seen, action))
             seen, _, terminated, truncated, info = await vector.step(session, action)
             traffic = info["traffic"]
             self.report.steps += 1
-            self.report.words.update(_words_of(seen))
+            self.report.words.update(words_of(seen))
             has_requested = traffic["requests"] > traffic["noise"]
             again = fill_again(seen, action, rng) if has_requested and not again else {}
             if has_requested:
@@ -436,125 +459,3 @@ class _FillingWalks:
         if rng.random() < _OPENED and (address := self._addresses.take()):
             return {"action": "goto", "url": address}
         return choose_unused(seen, last, start, self._used, self._options.avoid, rng)
-
-
-class Addresses:
-    """Addresses in links of walked pages, of templates that no walk has opened.
-
-    An application draws a view for each route. A walk that only clicks reaches few of them. Opening one makes
-    its requests, which harvests then repeat for the other entries of the same template.
-    """
-
-    def __init__(self, is_opened: Callable[[str], bool]) -> None:
-        self._is_opened = is_opened
-        self._waiting: dict[str, str] = {}
-        self._known: set[str] = set()
-        self._visited: set[str] = set()
-        self._folders: Counter[str] = Counter()
-
-    def visit(self, url: str) -> bool:
-        """Note the address of a page; return whether it is the first of its template."""
-        template = url_template(url)
-        self._waiting.pop(template, None)
-        is_first = template not in self._visited
-        self._visited.add(template)
-        self._known.add(template)
-        return is_first
-
-    def note(self, urls: Iterable[str]) -> None:
-        """Take the links of a page."""
-        for address in map(page_address, urls):
-            template = url_template(address)
-            if template not in self._known and self._is_opened(address):
-                self._known.add(template)
-                self._waiting[template] = address
-
-    def take(self) -> str:
-        """Return the address to open next, of the folder that was opened least; "" if there is none."""
-
-        def opened(template: str) -> int:
-            return self._folders[template.rpartition("/")[0]]
-
-        template = min(self._waiting, key=opened, default="")
-        if not template or opened(template) >= _SIBLINGS:
-            return ""
-        self._folders[template.rpartition("/")[0]] += 1
-        return self._waiting.pop(template)
-
-
-def choose_unused(
-    seen: Observation,
-    last: Mapping[str, Any],
-    start: str,
-    used: Counter[tuple[str, ...]],
-    avoid: AvoidRules,
-    rng: Any,
-) -> dict[str, Any]:
-    """Return the next action, preferably on a control that its page template was seldom used with.
-
-    Args:
-        last: the action before.
-        start: page to return to where nothing can be used.
-        used: how often controls were used, by page template and role, and also by name; counted up.
-        avoid: controls that are left alone.
-    """
-    usable = [
-        node
-        for node in seen.nodes
-        if node.bid
-        and node.role not in _NOT_CLICKED
-        and ("disabled", True) not in node.properties
-        and not avoid.forbids(f'{node.role} "{node.name}"')
-    ]
-    if last.get("action") == "fill" and rng.random() < _ENTER and last["bid"] in {n.bid for n in usable}:
-        return {"action": "press", "bid": last["bid"], "key": "Enter"}
-    if not usable:
-        return {"action": "goto", "url": start} if last.get("action") == "back" else {"action": "back"}
-    if last.get("action") not in (None, "back") and rng.random() < _BACK:
-        return {"action": "back"}
-    page = url_template(seen.url)
-    keys = [((page, n.role), (page, n.role, _DIGITS.sub("0", n.name))) for n in usable]
-    weights = [1 / ((1 + used[kind]) * (1 + used[same])) for kind, same in keys]
-    at = rng.choices(range(len(usable)), weights)[0]
-    used.update(keys[at])
-    return _act_on(seen, usable[at], rng)
-
-
-def fill_again(seen: Observation, last: Mapping[str, Any], rng: Any) -> dict[str, Any]:
-    """Return the action that types another word where the last one was typed; {} if nothing was.
-
-    Two words show which part of a request is typed. Harvests then send the other words.
-    """
-    words = sorted(_words_of(seen) - {last.get("value")})
-    is_there = any(node.bid == last.get("bid") and node.role != "spinbutton" for node in seen.nodes)
-    if last.get("action") != "fill" or not is_there or not words:
-        return {}
-    return {"action": "fill", "bid": last["bid"], "value": rng.choice(words)}
-
-
-def _act_on(seen: Observation, node: Any, rng: Any) -> dict[str, Any]:
-    readonly = ("readonly", True) in node.properties
-    if node.role == "spinbutton" and not readonly:
-        return {"action": "fill", "bid": node.bid, "value": str(rng.randint(1, 99))}
-    if node.role in _LISTS and (options := _options_of(seen, node)):
-        return {"action": "select", "bid": node.bid, "value": rng.choice(options)}
-    if node.role in (*_TEXT, "combobox") and not readonly:
-        words = sorted(_words_of(seen))
-        return {"action": "fill", "bid": node.bid, "value": rng.choice(words) if words else "test"}
-    return {"action": "click", "bid": node.bid}
-
-
-def _words_of(seen: Observation) -> set[str]:
-    return {word for each in seen.nodes for word in _WORD.findall(each.name)}
-
-
-def _options_of(seen: Observation, owner: Any) -> list[str]:
-    """Return the names of the options below a list."""
-    found: list[str] = []
-    at = next(number for number, node in enumerate(seen.nodes) if node is owner)
-    for node in seen.nodes[at + 1 :]:
-        if node.depth <= owner.depth:
-            break
-        if node.role in _OPTION and node.name:
-            found.append(node.name)
-    return found

@@ -39,7 +39,7 @@ from stillweb.coverage.times import TimedPages, prove_opened, prove_times, timed
 from stillweb.env.episode.determinism import level_of, probe_level
 from stillweb.env.vector.pool import BrowserPool, PoolOptions
 from stillweb.matching.parts import shape_key
-from stillweb.model import MUTATIONS
+from stillweb.model import MUTATIONS, Request
 from stillweb.options import Option, parse_duration, parse_share
 from stillweb.record.amend.amend import AmendOptions, amend
 from stillweb.record.amend.plan import by_visit
@@ -173,6 +173,7 @@ class _Loop:
         self._obstacles = Obstacles(scope)
         self._own_text = OwnText()
         self._words: Counter[str] = Counter()
+        self._reads: list[Request] = []
         self._tried_times: set[bytes] = set()
         self._opened_later = False
         self._written: set[tuple[str, str, str]] = set()
@@ -373,6 +374,7 @@ class _Loop:
             walked=walked,
             shown=self._words,
             writes=writes,
+            reads=tuple(self._reads),
         )
 
         self._say(f"harvest: {len(misses)} misses, links")
@@ -409,6 +411,9 @@ class _Loop:
         report = await fill(self._collection, self._ca, self._scope, self._starts, options, show)
         self._obstacles.failed.update(report.failed)
         self._words += report.words
+        self._reads += report.reads
+        for request in report.reads:
+            self._own_text.opened.add(request)
         self._steps += report.steps
         return report
 

@@ -167,7 +167,7 @@ class _Harvest:
                 self._frontier.add(wire_url(miss.url), start, 1.0)
         self._post_forms.learn(self._options.misses)
         self.typed.words.raise_to(self._options.shown)
-        is_plain = (await asyncio.to_thread(opened_posts, self._collection)).is_plain
+        is_plain = (await asyncio.to_thread(opened_posts, self._collection, self._options.reads)).is_plain
         missed = list(
             plain_requests(self._options.misses, unsafe=bool(self._options.forms), is_plain=is_plain)
         )

@@ -45,10 +45,14 @@ class OpenedPosts:
         """Return the shapes of some requests."""
         found = cls()
         for request in requests:
-            values, place = json_values(request) or [], request.url.partition("?")[0]
-            found.names[place].update(name for name, _ in values)
-            found.operations[place].update(_operations(values))
+            found.add(request)
         return found
+
+    def add(self, request: Request) -> None:
+        """Take the shape of a request."""
+        values, place = json_values(request) or [], request.url.partition("?")[0]
+        self.names[place].update(name for name, _ in values)
+        self.operations[place].update(_operations(values))
 
     def is_plain(self, request: Request) -> bool:
         """Return whether a POST may be sent without its page: by its form (`is_plain_post`), or by these."""
@@ -63,8 +67,19 @@ class OpenedPosts:
         return is_known and _operations(values) <= self.operations[place]
 
 
-def opened_posts(collection: Collection) -> OpenedPosts:
-    """Return the POST requests of JSON that the crawled pages of a collection sent when they were opened."""
+def opened_posts(collection: Collection, others: Iterable[Request] = ()) -> OpenedPosts:
+    """Return the POST requests of JSON that the crawled pages of a collection sent when they were opened.
+
+    Args:
+        others: sent by views that were opened in another way.
+    """
+    found = _crawled_posts(collection)
+    for request in others:
+        found.add(request)
+    return found
+
+
+def _crawled_posts(collection: Collection) -> OpenedPosts:
     opened = {
         each.url.partition("?")[0]
         for path in sorted(collection.baseline.glob(f"*/{RESOURCES}"))

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from stillweb.clock import Deadline, monotonic
 from stillweb.collections.misses import Missed
+from stillweb.model import Request
 from stillweb.options import Option
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import FormValues, Values
@@ -26,6 +27,7 @@ class HarvestOptions:
         walked: number of steps in which they were missed, 0 if it is unknown.
         shown: words that walks saw, and how often; scripts may show words that no document holds.
         writes: whether missed writes are sent, at the end, if they need no page (`misses.writes_of`).
+        reads: POST requests that opened views sent: the same with other values reads, too.
         avoid: links that are not followed.
         login: None to harvest without a login.
         record: how the sites are reached.
@@ -60,6 +62,7 @@ class HarvestOptions:
     walked: int = 0
     shown: Mapping[str, int] = field(default_factory=dict)
     writes: bool = False
+    reads: tuple[Request, ...] = ()
     values: FormValues = field(default_factory=Values)
     avoid: AvoidRules = field(default_factory=AvoidRules.of)
     login: Login | None = None

@@ -284,7 +284,7 @@ class FrontConnection:
         fields = [field for field in miss.event.headers if field[0].lower() not in _HOP | _NOT_PASSED_ON]
         try:
             found = await backend.ask(
-                session.collection, miss.event.method, miss.url, tuple(fields), miss.event.raw_body
+                session, miss.event.method, miss.url, tuple(fields), miss.event.raw_body
             )
         except PeerError as error:
             logger.warning("%s does not answer: %s", backend.name, error)

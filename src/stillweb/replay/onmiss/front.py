@@ -111,7 +111,7 @@ class MissBackend(Protocol):
         """Get ready for the misses of a collection; if it fails, misses stay misses."""
 
     async def ask(
-        self, collection: str, method: str, url: str, headers: Headers, body: bytes
+        self, session: FrontSession, method: str, url: str, headers: Headers, body: bytes
     ) -> tuple[MissReply, Head] | None:
         """Return the response to a miss, None if there is none; the caller closes the body.
 
@@ -153,9 +153,9 @@ class PywbMisses:
         return 200 <= status < 400 and status != HTTPStatus.NOT_MODIFIED
 
     async def ask(
-        self, collection: str, method: str, url: str, headers: Headers, body: bytes
+        self, session: FrontSession, method: str, url: str, headers: Headers, body: bytes
     ) -> tuple[Loopback, Head]:
-        """Ask the pywb of a collection.
+        """Ask the pywb of a session's collection.
 
         Raises:
             ReplayUnreachable: if it has failed, or begins no response in time.
@@ -163,7 +163,7 @@ class PywbMisses:
         connection: Loopback | None = None
         try:
             async with asyncio.timeout(self._timeout):
-                connection = await Loopback.open(await self._pywb.port_of(collection))
+                connection = await Loopback.open(await self._pywb.port_of(session.collection))
                 connection.read_timeout = self._timeout
                 target = await self._target(connection, url)
                 request = render_request(method, target, (*headers, ("Connection", "close")))
