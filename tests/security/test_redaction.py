@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 from urllib.parse import quote
 
 import pytest
+from PIL import Image
 
+from stillweb.collections.baselines import RecordedResponse, write_baseline
+from stillweb.collections.layout import Collection
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.http.messages import request_block, response_block
 from stillweb.matching.keys import request_key
 from stillweb.matching.redaction import Placeholders, SecretFields, spellings
 from stillweb.model import Exchange, Request, Response, header
 from stillweb.record.redaction.find import FoundSecret, Names
 from stillweb.record.redaction.redactor import Secrets
+from stillweb.record.redaction.sweep import sweep
 
 KEY = b"k" * 32
 SECRET = "aB3dE6gH9jK2mN5pQ8sT"
@@ -313,3 +319,60 @@ def test_a_known_secret_in_a_protobuf_message_is_replaced(mime, pack) -> None:
 def test_other_bytes_of_a_protobuf_login_stay(mime: str, body: bytes) -> None:
     made, _ = redacted(Request("POST", LOGIN, (("Content-Type", mime),), body))
     assert made.request.raw_body == body
+
+
+SHOWS = f"key {SECRET} "
+
+
+def dom(*lines: str) -> str:
+    """Return the element tree of a page: `depth box node`, parted by spaces."""
+    page = ("0 0,0,300,200 html", "1 0,0,300,200 body", *lines)
+    return "\n".join("\t".join("" if part == "-" else part for part in line.split(" ", 2)) for line in page)
+
+
+def masked_rows(collection: Collection, text: str, tree: str, axtree: str = "") -> set[int]:
+    """Write the baseline of a white page, end its recording, and return the rows that are painted over."""
+    white = io.BytesIO()
+    Image.new("RGB", (300, 200), "white").save(white, "PNG")
+    texts = {"text": text, "axtree": axtree, "dom": tree}
+    write_baseline(collection.baseline / "p", white.getvalue(), texts, [], RecordedResponse())
+    secrets = Secrets(Placeholders(KEY), Names())
+    secrets.learn(FoundSecret("token", "header", "x", SECRET), "a.test")
+    with CollectionWriter(collection) as writer:
+        sweep(writer, secrets)
+    picture = collection.baseline / "p" / "screenshot.png"
+    for path in picture.parent.iterdir():
+        assert SECRET.encode() not in path.read_bytes()
+    with Image.open(picture) as image:
+        rows = [image.crop((0, row, 300, row + 1)).getcolors() for row in range(200)]
+    assert all(len(colours) == 1 for colours in rows)
+    return {number for number, ((_, colour),) in enumerate(rows) if colour != (255, 255, 255)}
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "rows"),
+    [
+        ("no secret", ("2 0,0,300,20 p", "3 - #text no secret"), range(0)),
+        (SHOWS, ("2 40,60,200,20 p", f"3 - #text {SHOWS}"), range(58, 82)),
+        ("", (f'2 40,60,200,20 input type="text" value="{SECRET}"',), range(58, 82)),
+        ("", (f'2 - input type="hidden" value="{SECRET}"',), range(0)),
+        ("a link", (f'2 0,0,90,20 a href="/?t={SECRET}"', "3 - #text a link"), range(0)),
+        (SHOWS, ("2 0,0,300,20 p", f"3 - #text {'x' * 160}~300"), range(200)),
+        (SHOWS * 2, ("2 0,60,90,20 p", f"3 - #text {SHOWS}", "2 - p", f"3 - #text {SHOWS}"), range(200)),
+        (
+            SHOWS,
+            ("2 40,60,9,20 iframe", "0 - #frame http://b.test/", "0 0,0,9,9 p", f"1 - #text {SHOWS}"),
+            range(58, 82),
+        ),
+        (SHOWS, ("2 0,500,90,20 p", f"3 - #text {SHOWS}"), range(0)),
+    ],
+    ids=["none", "text", "input", "hidden", "address", "cut text", "two", "frame", "below"],
+)
+def test_a_known_secret_in_a_picture_is_painted_over(tmp_path, text: str, lines, rows: range) -> None:
+    collection = Collection.create(tmp_path, "a")
+    assert masked_rows(collection, text, dom(*lines)) == set(rows)
+
+
+def test_a_typed_secret_that_only_the_accessibility_tree_has_masks_the_picture(tmp_path) -> None:
+    collection = Collection.create(tmp_path, "a")
+    assert masked_rows(collection, "", dom("2 0,0,90,20 input"), f"textbox {SECRET}") == set(range(200))

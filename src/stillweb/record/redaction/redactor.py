@@ -326,6 +326,10 @@ class Secrets:
         """Return bytes with placeholders for secrets."""
         return self._search.sub(content)[0]
 
+    def count(self, content: bytes) -> int:
+        """Return the number of secrets in a content."""
+        return len(self._search.sub(content)[1])
+
     def redact(
         self, exchange: Exchange, beside: RecordFrames | None = None
     ) -> tuple[Exchange, RecordFrames | None, tuple[Redaction, ...]]:

@@ -2,20 +2,23 @@
 
 The sweep runs at the end of a recording. WARC files are rewritten only if a secret came late
 (`Secrets.late`). The other files (pages, baselines, states) are small and are always swept, because they were
-written from the browser's view.
+written from the browser's view. In pictures, the rows of an element that shows a secret are painted over:
+text may overflow the box of its element.
 """
 
 from __future__ import annotations
 
 import gzip
+import io
+import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stillweb.collections.baselines import DOM, RESOURCES
+from stillweb.collections.baselines import AXTREE, DOM, RESOURCES, SCREENSHOT, TEXT
 from stillweb.collections.redactions import append_redactions
 from stillweb.collections.warc.frames import is_socket_url
 from stillweb.collections.warc.records import WarcRecord
@@ -32,6 +35,12 @@ if TYPE_CHECKING:
 
 _SKIPPED = frozenset({"archive", "indexes", "pack", "versions", "damaged"})
 _URIS = frozenset({"WARC-Target-URI", "WARC-Refers-To-Target-URI"})
+_MASK = (128, 128, 128)  # RGB
+_MARGIN = 2  # pixels above and below a box, which has whole numbers
+_BOX = 4  # left, top, width, height
+_NUMBER = re.compile(r"-?\d{1,9}")
+_SHOWN = re.compile(r' (?:alt|placeholder|value)=("(?:[^"\\]|\\.)*")')  # attributes that a picture shows
+_FRAMES = ("iframe", "frame", "object", "embed")
 _TEXTS = frozenset({".json", ".jsonl", ".txt", ".yaml", ".html", ".md", ".log", ".gz", ".cdxj"})
 
 
@@ -39,8 +48,71 @@ def sweep(writer: CollectionWriter, secrets: Secrets) -> None:
     """Sweep what a recording has written, after its end."""
     if len(secrets.late):
         writer.rewrite(lambda record: _changed(record, writer.collection, secrets))
+    for path in writer.collection.baseline.glob(f"*/{SCREENSHOT}"):
+        _mask(path, secrets)
     for path in _files(writer.collection):
         _clean(path, secrets)
+
+
+def _mask(picture: Path, secrets: Secrets) -> None:
+    """Paint over the secrets in the picture of a baseline whose texts still hold them."""
+    text, axtree, dom = (_content(picture.with_name(name)) for name in (TEXT, AXTREE, DOM))
+    found = list(_secret_rows(dom.decode("utf-8", "replace"), secrets))
+    if not found and not secrets.count(text) and not secrets.count(axtree):
+        return
+    from PIL import Image  # takes 30 ms to import
+
+    with Image.open(io.BytesIO(picture.read_bytes())) as opened:
+        image = opened.convert("RGB")
+    located = bool(found) and len(found) >= secrets.count(text)
+    for top, bottom in {rows for each in found for rows in each} if located else {(0, image.height)}:
+        if max(0, top) < min(image.height, bottom):
+            image.paste(_MASK, (0, max(0, top), image.width, min(image.height, bottom)))
+    made = io.BytesIO()
+    image.save(made, "PNG")
+    write_atomically(picture, made.getvalue())
+
+
+_Rows = tuple[int, int]  # top and bottom
+
+
+def _secret_rows(dom: str, secrets: Secrets) -> Iterator[list[_Rows]]:
+    """Yield the rows of each secret that an element shows.
+
+    The place of a frame's elements is unknown: for a secret in a frame, yield the rows of all frames.
+    """
+    open_elements: list[_Rows | None] = []
+    frames: list[_Rows] = []
+    in_frame = False
+    for line in dom.split("\n"):
+        depth, box, node = (*line.split("\t", 2), "", "")[:3]
+        del open_elements[int(depth) if depth.isdecimal() else 0 :]
+        if node.startswith("#"):
+            in_frame = in_frame or node.startswith("#frame ")
+            rows = open_elements[-1] if open_elements else None
+            shown = node.removeprefix("#text ") if node.startswith("#text ") else ""
+        else:
+            rows, shown = _rows_of(box), "\n".join(_SHOWN.findall(node))
+            if rows and not in_frame and node.startswith(_FRAMES):
+                frames.append(rows)
+        open_elements.append(rows)
+        for _ in range(secrets.count(shown.encode()) if rows and shown else 0):
+            yield frames if in_frame else [rows]
+
+
+def _rows_of(box: str) -> _Rows | None:
+    parts = box.split(",")
+    if len(parts) != _BOX or not all(_NUMBER.fullmatch(part) for part in parts):
+        return None
+    top, height = int(parts[1]), int(parts[3])
+    return top - _MARGIN, top + height + _MARGIN
+
+
+def _content(path: Path) -> bytes:
+    if not path.is_file():
+        return b""
+    content = path.read_bytes()
+    return gzip.decompress(content) if path.suffix == ".gz" else content
 
 
 def sweep_baseline(folder: Path, secrets: Secrets) -> None:
