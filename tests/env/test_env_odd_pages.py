@@ -69,6 +69,12 @@ PAGES = {
     ),
     "/away": (302, (("Location", "/gone"),), b""),
     "/on": (302, (("Location", "/host"),), b""),
+    "/round": (302, (("Location", "/round"),), b""),
+    "/large-head": (
+        200,
+        (("Content-Type", "text/html"), ("X-Large", "x" * (300 << 10))),
+        b"<title>Large</title>",
+    ),
 }
 
 
@@ -143,6 +149,8 @@ async def test_a_tree_deeper_than_the_stack_is_read(env):
     [
         (ORIGIN + "/empty", "is not a page"),
         (ORIGIN + "/file", "is not a page"),
+        (ORIGIN + "/round", "does not hold the start page"),
+        (ORIGIN + "/large-head", "is not a page"),
         (ORIGIN + "/away", "does not hold the start page .*/away, which leads to .*/gone"),
         ("https://odd.test:99999/", "is not a page"),
         ("https://odd.test:6000/", "is not a page"),

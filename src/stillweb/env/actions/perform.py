@@ -76,7 +76,10 @@ _POINT = 3.0  # CSS pixels on each side of a point
 _DEFAULTS = EnvOptions()
 # Errors that the agent could have avoided: the action names something that does not exist.
 _UNKNOWN = ("unknown_bid", "unknown_tab", "outside", "value_missing", NOT_ALLOWED)
-_NO_PAGE = (_ABORTED, DOWNLOAD, "invalid URL", "ERR_UNSAFE_PORT", "ERR_INVALID_URL")
+_NO_PAGE = (
+    *(_ABORTED, DOWNLOAD, "invalid URL", "ERR_UNSAFE_PORT", "ERR_INVALID_URL"),
+    "ERR_RESPONSE_HEADERS_TOO_BIG",  # Chromium takes 256 KiB
+)
 
 
 @dataclass(frozen=True, slots=True)
