@@ -96,8 +96,9 @@ def _secret_rows(dom: str, secrets: Secrets) -> Iterator[list[_Rows]]:
             if rows and not in_frame and node.startswith(_FRAMES):
                 frames.append(rows)
         open_elements.append(rows)
-        for _ in range(secrets.count(shown.encode()) if rows and shown else 0):
-            yield frames if in_frame else [rows]
+        if rows is not None and shown:
+            place = frames if in_frame else [rows]
+            yield from [place] * secrets.count(shown.encode())
 
 
 def _rows_of(box: str) -> _Rows | None:
