@@ -377,7 +377,7 @@ class _Settling:
             await self.state.exact.until_paused(probe.arrived(_END_SECONDS))
         had = False
         for frame in await probe.frames():
-            (reply,) = await probe.evaluate_all(f"eye.idle({self._control})", [frame])
+            (reply,) = await probe.evaluate_all(f"eye.idle({self._control}, true)", [frame])
             if reply is None:
                 continue
             self._take_flags([reply])

@@ -49,7 +49,6 @@ _LOOK_SECONDS = 1.0  # real; between two checks for events that a page may not r
 _BODY_SECONDS = 3.0  # real, without a part of it; a body that the page does not read to its end never ends
 _LOOP = 300  # requests to one path at one instant, besides images
 _SCREENSHOT_FRAMES = 5  # the first frame has no picture if the page has not been shown before
-_OTHER_WHITE = {"r": 255, "g": 255, "b": 254, "a": 1.0}  # differs from the background of a page
 
 # A thread that waits for a synchronous request can do nothing else. Blink gives no asynchronous request of
 # these kinds this priority (ResourceFetcher: "Synchronous requests should always be max priority").
@@ -672,15 +671,15 @@ class ExactContext:
         """Paint everything that a page's viewport shows, and wait for it.
 
         A wheel scrolls in the compositor, which shows what other threads have painted so far, and the rest
-        later: frames wait for painting only if the page itself changes. Here that is another background
-        colour, which the next frame resets.
+        later: frames wait for painting only if the page gives the compositor something new. Here that is an
+        overlay of the developer tools, which is removed before the frame.
 
         Raises:
             CdpError: as `draw`.
         """
-        for background in ({"color": _OTHER_WHITE}, {}):
-            await session.send("Emulation.setDefaultBackgroundColorOverride", background)
-            await self.draw(session)
+        session.post("Overlay.setShowFPSCounter", {"show": True})
+        await session.send("Overlay.setShowFPSCounter", {"show": False})
+        await self.draw(session)
 
     async def screenshot(self, session: CdpSession) -> str:
         """Return a page's viewport as base64 PNG.

@@ -67,7 +67,9 @@
     return null;
   };
   const BUBBLE = 250; // real ms; longer than the fade-out (Blink's ValidationMessageClientImpl: 133 ms)
-  const requestlessFrames = () => document.querySelectorAll("iframe[srcdoc], iframe[src^='blob:'], iframe[src^='javascript:' i]");
+  const REQUESTLESS = "[srcdoc], [src^='blob:'], [src^='javascript:' i]";
+  // The browser keeps this list; a selector for all of it would visit each element before each response.
+  const requestlessFrames = () => [...document.getElementsByTagNameNS("*", "iframe")].filter((frame) => frame.matches(REQUESTLESS));
   const parsed = new WeakSet(); // documents that were parsed at a rest
   const early = new WeakSet(); // frames of the parser and its scripts
   const noteFrames = () => { for (const frame of requestlessFrames()) early.add(frame); };
@@ -100,6 +102,7 @@
   };
   const stepped = new WeakMap(); // animation -> {at, since}: its own time when it last ran, and the clock's time then
   const snap = (now) => {
+    watch(document);
     let ends = null;
     let set = 0;
     for (const animation of document.getAnimations()) {
@@ -297,10 +300,11 @@
       return value;
     },
     // At level EXACT, where frames are drawn on demand: waits until this thread has nothing to do. Completed work of
-    // other threads is delivered to the page, one piece at a time (hold.js), unless a frame `began` a document.
-    async idle(control) {
+    // other threads is delivered to the page, one piece at a time (hold.js), unless a frame `began` a document. A search
+    // for new shadow trees visits all elements; before each response it would cost more than the rest, so `snap` has it.
+    async idle(control, searches = false) {
       countTurns();
-      watch(document);
+      if (searches) watch(document);
       const flags = [];
       let workers = {};
       let gave = false;
