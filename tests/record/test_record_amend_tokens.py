@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -154,6 +155,21 @@ def test_the_token_of_the_page_is_put_in_and_nothing_else(page: LivePage, sent: 
         assert keys[0] == keys[1] != set()
         other = Request("POST", f"{HOME}add", FIELDS, made.raw_body + b"&more=1")
         assert keys[0].isdisjoint(alias.key for alias in Rules(rules).aliases(other))
+
+
+def test_scripts_may_send_the_token_as_a_member_of_json() -> None:
+    fields = (("content-type", "application/json"), ("sec-fetch-dest", "empty"))
+    sent = f'{{"_csrf":"{OLD}","nonce":"{OLD}","id":[7]}}'
+    asked = Request("POST", f"{HOME}read", fields, sent.encode())
+    page = LivePage([(f"{HOME}add", {"_csrf": NEW, "nonce": NEW})])
+    made = with_fresh_tokens(asked, token_fields(asked, Rules()), page)
+    assert json.loads(made.raw_body) == {"_csrf": NEW, "nonce": OLD, "id": [7]}
+    rules = Rules(rules_for(asked, made, HOME, Rules()))
+    keys = [{alias.key for alias in rules.aliases(each)} for each in (asked, made)]
+    assert keys[0] == keys[1] != set()
+    for other in (made.raw_body.replace(b"7", b"8"), made.raw_body.replace(OLD.encode(), NEW.encode())):
+        twin = Request("POST", asked.url, fields, other)
+        assert keys[0].isdisjoint(alias.key for alias in rules.aliases(twin))
 
 
 def test_a_place_that_a_rule_names_is_a_token_too_and_reads_have_none() -> None:

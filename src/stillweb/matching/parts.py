@@ -239,10 +239,15 @@ _CSRF = re.compile(
     r"csrf|xsrf|sectok|nonce|authenticity_token|requestverificationtoken|form_(key|token|build_id)|^_?token$",
     re.IGNORECASE,
 )
+# A member of JSON may be called nonce or token for other reasons.
+_CSRF_MEMBER = re.compile(
+    r"(?:csrf|xsrf)[\w-]*$|authenticity_token$|requestverificationtoken$", re.IGNORECASE
+)
 _SAFE = frozenset({"GET", "HEAD"})
 
 
 def is_csrf(where: Where, name: str, method: str) -> bool:
-    """Return True if the name of a location is that of a form's CSRF token in a known framework."""
-    in_form = where in (Where.FORM, Where.MULTIPART)
-    return in_form and method not in _SAFE and _CSRF.search(name) is not None
+    """Return True if the name of a location is that of a page's CSRF token in a known framework."""
+    if method in _SAFE or where not in (Where.FORM, Where.MULTIPART, Where.JSON):
+        return False
+    return (_CSRF_MEMBER if where is Where.JSON else _CSRF).search(name) is not None

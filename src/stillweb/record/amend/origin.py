@@ -194,7 +194,7 @@ def token_fields(request: Request, rules: Rules) -> set[TokenField]:
     parts = Parts.of(request)
     found = {
         (leaf.where, leaf.name)
-        for leaf in parts.leaves(frozenset({Where.QUERY, Where.FORM, Where.MULTIPART}))
+        for leaf in parts.leaves(frozenset({Where.QUERY, Where.FORM, Where.MULTIPART, Where.JSON}))
         if fits("token", leaf.text)
         and (is_csrf(leaf.where, leaf.name, request.method) or _ruled(rules, parts, leaf.where, leaf.name))
     }
@@ -226,7 +226,7 @@ def rules_for(before: Request, after: Request, page: str, rules: Rules) -> tuple
         rules: existing rules; fields that they cover need no further rule.
     """
     parts = Parts.of(before)
-    wheres = frozenset({Where.FORM, Where.MULTIPART})
+    wheres = frozenset({Where.FORM, Where.MULTIPART, Where.JSON})
     pairs = zip(parts.leaves(wheres), Parts.of(after).leaves(wheres), strict=True)
     return tuple(
         Rule(
