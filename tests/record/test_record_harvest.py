@@ -47,6 +47,7 @@ from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import Values
 from stillweb.record.explore.walks import record_walks
 from stillweb.record.forms.plan import plan_forms
+from stillweb.record.harvest.combined import combined_requests
 from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import PageFetcher, recorded_posts, recorded_requests
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
@@ -554,6 +555,24 @@ def asked(path: str, body: str = "") -> PlainRequest:
     json_type = (("Content-Type", "application/json"),)
     method = "POST" if body else "GET"
     return PlainRequest(method, f"{HOME}{path}", "empty", HOME, json_type, body.encode() if body else None)
+
+
+def combined(*requests: PlainRequest) -> list[str]:
+    return [each.url.removeprefix(HOME) for each in combined_requests(requests)]
+
+
+def test_a_combination_is_requested_if_the_three_others_were():
+    orders = asked("runs?order=name&by=ada"), asked("runs?order=date&by=ada")
+    assert combined(*orders, asked("runs?order=name&by=eve")) == ["runs?order=date&by=eve"]
+    assert combined(*orders, asked("runs?order=size&by=eve")) == []  # no order with both
+    assert combined(*orders, asked("jobs?order=name&by=eve")) == []
+    together = [asked(f"runs?id={each}&name=run+{each}&page={page}") for each in (1, 2) for page in (1, 2)]
+    assert combined(*together) == []  # no name has two identifiers
+    assert combined(*together[:3]) == []
+    corners = (("a", 1), ("a", 2), ("b", 1))
+    by_post = [asked("runs", f'{{"by": {{"name": "{by}"}}, "page": {page}}}') for by, page in corners]
+    (found,) = combined_requests(by_post)
+    assert (found.method, found.body) == ("POST", b'{"by":{"name":"b"},"page":2}')
 
 
 def test_the_other_entries_of_a_list_are_requested_as_some_of_them_were():

@@ -211,6 +211,7 @@ class _Harvest:
             (missed, _is_any),
             (await asyncio.to_thread(scripts.for_links, [*missed, *known]), _is_any),
             (entries, _is_file),
+            (await asyncio.to_thread(scripts.for_combinations, [*missed, *known]), _is_file),
             (await asyncio.to_thread(scripts.for_files), _is_file),
             (linked, _is_any),
         ]

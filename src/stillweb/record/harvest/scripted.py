@@ -40,6 +40,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 from stillweb.collections.layout import Collection
 from stillweb.http.codec import decoded_body
 from stillweb.model import Capture, Request
+from stillweb.record.harvest.combined import combined_requests
 from stillweb.record.harvest.fetch import recorded_data
 from stillweb.record.harvest.loaded import LoadedLinks
 from stillweb.record.harvest.misses import PlainRequest
@@ -637,6 +638,10 @@ class ScriptRequests:
         ]
         named = {each.key for each in linked}  # their error pages count too
         return self._unrecorded(each for each in entries if each.key not in named), self._unrecorded(linked)
+
+    def for_combinations(self, requests: Iterable[PlainRequest]) -> list[PlainRequest]:
+        """Return the requests with combinations of parameters that no visitor chose."""
+        return self._unrecorded(combined_requests(requests))
 
     def _unrecorded(self, requests: Iterable[PlainRequest]) -> list[PlainRequest]:
         return list(islice((each for each in requests if each.key not in self._recorded), _ENTRIES))
