@@ -33,6 +33,7 @@ from stillweb.coverage import (
     record_until,
 )
 from stillweb.coverage import fill as filling
+from stillweb.coverage import until as loop
 from stillweb.coverage.fill import FillOptions, fill
 from stillweb.coverage.report import take_pictures
 from stillweb.env import Env
@@ -1263,6 +1264,21 @@ class TestASite:
         assert f"{HOME}bundle?m=b" not in before
         assert sorted(set(after) - set(before)) == [f"{HOME}bundle?m=b", f"{HOME}do", f"{HOME}next"]
         assert len(after) == len(set(after))
+
+    async def test_a_loop_without_time_for_another_replay_harvests(
+        self, tmp_path: Path, ca, site, monkeypatch
+    ) -> None:
+        monkeypatch.setattr(loop, "_LEAST", 10_000.0)
+        build(site, pages=3)
+        site.page("/", '<a href="/item/0">0</a><a href="/item/1">1</a>')
+        collection = await crawled(tmp_path, ca, site)
+        measure = CoverageOptions(("reader",), seeds=1, steps=3, jobs=1)
+        options = UntilOptions(
+            seconds=600.0, measure=measure, harvest=HarvestOptions(pages=50, record=site.options)
+        )
+        report = await record_until(collection, ca, SCOPE, [HOME], options)
+        assert len(report.rounds) == 2
+        assert {f"{HOME}item/0", f"{HOME}item/1"} <= {capture.url for capture in collection.captures()}
 
     async def test_filling_walks_fetch_what_the_replay_lacks(
         self, tmp_path: Path, ca, site, monkeypatch

@@ -188,7 +188,7 @@ class _Loop:
         self._own_text.opened = await asyncio.to_thread(opened_posts, self._collection)
         last = await self._measure({})
         while not self._holds(last):
-            if self._to_record < self._least:
+            if last.number and self._to_record < self._least:
                 report.why = no_time(self._options.seconds, self._left)
                 if not last.result.miss_rate().tried:
                     report.why += ": no step of the last measurement requested anything"
@@ -245,6 +245,9 @@ class _Loop:
         searches: list[Missed] = []
         self._own_text.add(misses)
         linked = sum(_is_linked(each) * each.count for each in misses) / _total(misses)
+        if self._to_record <= self._least:  # a replay takes longer to start; plain HTTP needs none
+            self._pass_end = monotonic() + max(_LEAST, self._to_record)
+            recorded["harvest"] += await self._harvest(misses, walked, 1.0)
         while self._to_record > self._least:
             self._pass_end = monotonic() + self._budget()
             live = live_share(misses)

@@ -31,8 +31,7 @@ def combined_requests(requests: Iterable[PlainRequest]) -> Iterator[PlainRequest
             rows.setdefault(tuple(value for _, value in pairs), request)
     for rows in alike.values():
         for row, like in islice(_missing(rows), _MOST):
-            pairs = zip((name for name, _ in like.pairs), row, strict=True)
-            yield like.with_pairs(list(pairs))
+            yield like.with_pairs([(name, value) for (name, _), value in zip(like.pairs, row, strict=True)])
 
 
 def _missing(rows: dict[_Row, PlainRequest]) -> Iterator[tuple[_Row, PlainRequest]]:
