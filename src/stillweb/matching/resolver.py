@@ -27,7 +27,7 @@ from typing import Annotated, Literal, Protocol
 from stillweb.matching.captures import Candidate, Entry, of_visit, same_answer, usable
 from stillweb.matching.engineio import PolledConnections, closing, is_transport, sid_of
 from stillweb.matching.fuzzy import closest
-from stillweb.matching.keys import request_key
+from stillweb.matching.keys import body_key, key_with_body
 from stillweb.matching.noise import NoiseTable
 from stillweb.matching.pagetimes import Instant
 from stillweb.matching.parts import shape_key
@@ -333,12 +333,12 @@ def _report(request: Request) -> str:
 
 def _lookups(request: Request, rules: Rules) -> Iterator[_Lookup]:
     """Yield the keys of a request: exact keys, then those without volatile parts, guesses last."""
-    content_type = header(request.headers, "content-type")
+    body = body_key(header(request.headers, "content-type"), request.raw_body)
     # A recorded HEAD comes first, then the GET, whose head is the same (RFC 9110 §9.3.2).
     methods = ("HEAD", "GET") if request.method == "HEAD" else (request.method,)
     for url, note in _spellings(request.url):
         for method in methods:
-            yield _Lookup(request_key(method, url, content_type, request.raw_body), Tier.EXACT, note)
+            yield _Lookup(key_with_body(method, url, body), Tier.EXACT, note)
     aliases = [
         (alias, note)
         for url, note in _spellings(request.url)
