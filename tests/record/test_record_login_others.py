@@ -11,6 +11,7 @@ from members import STEPS, TOKEN, Members, all_of
 
 from stillweb.cli import cli
 from stillweb.collections.layout import Collection
+from stillweb.errors import UsageError
 from stillweb.http.codec import decode
 from stillweb.model import header
 
@@ -79,7 +80,7 @@ def test_amending_is_logged_in_by_a_storage_state(tmp_path: Path, ca, site, logg
     assert b"Welcome back" in (body or b"")
 
 
-def test_a_logged_in_recording_that_is_added_to_as_no_one_says_so(tmp_path: Path, ca, site) -> None:
+def test_nothing_is_added_to_a_logged_in_recording_without_its_login(tmp_path: Path, ca, site) -> None:
     members = Members(site)
     state, misses = tmp_path / "state.json", tmp_path / "misses.txt"
     cookie = {"name": "visitor", "value": members.issued[0], "domain": "site.test", "path": "/"}
@@ -88,6 +89,10 @@ def test_a_logged_in_recording_that_is_added_to_as_no_one_says_so(tmp_path: Path
     crawl = ("crawl", HOME, "-c", "site", "--limit", "1", "--behaviors", "none")
     assert recorded(tmp_path, ca, site, *crawl, "--storage-state", str(state)).exit_code == 0
 
-    ran = recorded(tmp_path, ca, site, "amend", "site", "--misses", str(misses), "--dry-run")
+    amend = ("amend", "site", "--misses", str(misses), "--dry-run")
+    ran = recorded(tmp_path, ca, site, *amend)
+    assert isinstance(ran.exception, UsageError)
+    assert "site was recorded with a login; this run has none" in str(ran.exception)
 
-    assert "site was recorded with a login; this run has none" in ran.stderr
+    state.write_text(json.dumps({"cookies": [], "origins": []}))  # wanted as a visitor
+    assert recorded(tmp_path, ca, site, *amend, "--storage-state", str(state)).exit_code == 0

@@ -70,16 +70,15 @@ def login_from(given: Mapping[str, Any]) -> Login | None:
 def login_of(collection: Collection, given: Mapping[str, Any], defaults: CrawlDefaults) -> Login | None:
     """Return the login that the options describe, else that of the collection's crawl.
 
-    Warns if a recording that was made with a login gets additions without one.
-
     Raises:
-        UsageError: as `login_from`.
+        UsageError: as `login_from`; also without a login for a recording that was made with one, since
+            replay would show pages of a visitor to a session that is logged in.
     """
     login = login_from(given) or defaults.login()
     if login is None and collection.manifest().extra.get(LOGIN):
-        echo(
-            f"{collection.name} was recorded with a login; this run has none: add --login or --storage-state",
-            err=True,
+        raise UsageError(
+            f"{collection.name} was recorded with a login; this run has none",
+            hint="add --login or --storage-state; a state without cookies records what a visitor sees",
         )
     return login
 
