@@ -62,10 +62,16 @@ def own_browsers(shared_browsers: SharedBrowsers) -> Iterator[None]:
     shared_browsers.sharing = True
 
 
+def pytest_collection() -> None:
+    """Collect tests without garbage collection, which would walk all of them again and again."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Exclude the collected tests from garbage collection, which is as seldom as in the command line."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(100_000, 50, 50)
 
 
