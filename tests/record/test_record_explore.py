@@ -294,6 +294,14 @@ def test_a_control_is_known_when_it_did_the_same_on_two_pages_and_never_another_
     assert known.effect("search") is None
 
 
+def test_an_older_map_whose_descriptions_have_another_name_is_read(tmp_path):
+    action = TriedAction("s", {"do": "click", "control": "1"}, 'click link "Next"')
+    line = to_line(action)
+    assert '"description"' in line
+    (tmp_path / "map.jsonl").write_text(line.replace('"description"', '"told"'))
+    assert read_reachability(tmp_path / "map.jsonl").of("s") == [action]
+
+
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 pairs = st.lists(st.tuples(texts, texts), max_size=3).map(tuple)
 tried = st.builds(

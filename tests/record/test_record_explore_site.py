@@ -59,7 +59,7 @@ async def go(collection: Collection, ca, site, budget: int) -> tuple[ExploreRepo
 
 
 def told(reach: ReachabilityMap) -> set[tuple[str, str]]:
-    return {(each.told, each.how) for each in reach.actions.values()}
+    return {(each.description, each.how) for each in reach.actions.values()}
 
 
 @pytest.mark.timeout(600)  # some forty acts, each of which waits for a page to settle
@@ -105,14 +105,14 @@ async def test_what_an_agent_may_do_is_recorded_and_its_map_holds_in_replay(tmp_
     site.answers.clear()  # the site is no more
     seal(collection)
     wanted = ("submit ", "click button")
-    actions = [each for each in sample_actions(reach, 100) if each.told.startswith(wanted)]
+    actions = [each for each in sample_actions(reach, 100) if each.description.startswith(wanted)]
     async with (
         serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
         ReplayClient(server.url) as client,
         launch(spki=ca.spki_hashes()) as browser,
     ):
         checked = await check_reachability(client, browser, "site", reach, actions)
-    assert {'click button "Add"', 'click button "More"'} <= {each.told for each in checked}
+    assert {'click button "Add"', 'click button "More"'} <= {each.description for each in checked}
     assert [each for each in checked if not (each.holds and each.same_state and each.same_next)] == []
 
 

@@ -48,7 +48,7 @@ class TriedAction:
 
     Attributes:
         action: in the format of `stillweb.browser.input.walker.Act`.
-        told: description for people.
+        description: for people, such as `click link "Next"`.
         requests: [method, URL] of its requests.
         unanswered: those without a recorded response.
         next: state after it; "" if not determined.
@@ -58,7 +58,7 @@ class TriedAction:
 
     state: str
     action: Mapping[str, Any]
-    told: str
+    description: str
     requests: tuple[tuple[str, str], ...] = ()
     unanswered: tuple[tuple[str, str], ...] = ()
     next: str = ""
@@ -164,7 +164,7 @@ def _read(loaded: Mapping[str, Any]) -> ReachedState | TriedAction:
     return TriedAction(
         loaded["state"],
         loaded["action"],
-        loaded["told"],
+        loaded["description"] if "description" in loaded else loaded["told"],  # older maps
         _pairs(loaded.get("requests", ())),
         _pairs(loaded.get("unanswered", ())),
         loaded.get("next", ""),

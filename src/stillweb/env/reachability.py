@@ -36,7 +36,7 @@ class ActionCheck:
     """
 
     url: str
-    told: str
+    description: str
     missed: tuple[str, ...] = ()
     on_the_way: tuple[str, ...] = ()
     same_state: bool = False
@@ -93,7 +93,7 @@ async def check_reachability(
                 taking = _Taking(client, session.id, walker)
                 checked.append(await taking.take(reach.states[tried.state], tried))
         except InfraError as error:
-            checked.append(ActionCheck(reach.states[tried.state].url, tried.told, error=str(error)))
+            checked.append(ActionCheck(reach.states[tried.state].url, tried.description, error=str(error)))
         finally:
             await close_session(client, session)
         on_checked(checked[-1])
@@ -118,7 +118,7 @@ class _Taking:
         after = await self.walker.look()
         return ActionCheck(
             reached.url,
-            tried.told,
+            tried.description,
             await self._missed(),
             on_the_way,
             same_state=state.digest == tried.state,

@@ -19,7 +19,7 @@ _NEVER_SENT = frozenset(("button", "reset", "file"))
 
 @dataclass(frozen=True, slots=True)
 class LinkCandidate:
-    """A URL that a page leads to, and the description of its control (`Control.told`).
+    """A URL that a page leads to, and the description of its control (`Control.description`).
 
     Attributes:
         choices: number of values of the field that was changed; 0 if the form is as the page has it.

@@ -99,7 +99,7 @@ class Control:
     disabled: bool = False
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Role and name, as in reports and word lists."""
         return f'{self.role} "{self.name}"' if self.name else self.role
 

@@ -81,7 +81,7 @@ def _print_map(name: str, reach: ReachabilityMap, *, unanswered: bool) -> None:
     )
     if unanswered:
         rows = [
-            (reach.states[each.state].url if each.state in reach.states else "", each.told, each.how)
+            (reach.states[each.state].url if each.state in reach.states else "", each.description, each.how)
             for each in reach.actions.values()
             if not each.answered
         ]
@@ -128,7 +128,7 @@ def _print_checked(name: str, checked: list[dict[str, Any]], *, as_json: bool) -
         print_json({"collection": name, "counts": counts, "checked": checked})
         return
     rows = [
-        (each["url"], each["told"], each["error"] or ", ".join(each["missed"][:3]))
+        (each["url"], each["description"], each["error"] or ", ".join(each["missed"][:3]))
         for each in checked
         if not each["holds"]
     ]

@@ -92,7 +92,8 @@ def _resume_action(
         frontier.add(FrontierState.at(tried.requests[0][1]), share)
     elif tried.how == WAITING:
         frontier.add(
-            FrontierState((*path, act), mutated=True, base=reached.state, description=tried.told), share
+            FrontierState((*path, act), mutated=True, base=reached.state, description=tried.description),
+            share,
         )
 
 

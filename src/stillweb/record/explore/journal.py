@@ -168,7 +168,9 @@ class ExplorationJournal:
         """Write for each waiting link whether it was recorded meanwhile, and complete the report."""
         for tried in list(self.reach.actions.values()):
             if tried.how == WAITING and any(url in self.known for _, url in tried.requests):
-                self.write(TriedAction(tried.state, tried.action, tried.told, tried.requests, how=RECORDED))
+                self.write(
+                    TriedAction(tried.state, tried.action, tried.description, tried.requests, how=RECORDED)
+                )
         self.report.waiting = waiting
         self.report.exchanges = self._recording.exchanges
         self.report.body_bytes = self._recording.body_bytes

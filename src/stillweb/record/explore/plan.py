@@ -102,10 +102,10 @@ class AvoidRules:
         addresses = [control.url]
         if control.field and control.field.form and control.field.method:
             addresses.append(control.field.form.action)
-        return self.forbids(control.told, *addresses)
+        return self.forbids(control.description, *addresses)
 
     def forbids(self, description: str, *addresses: str) -> bool:
-        """Return True if a control must be left alone by its description (`Control.told`) or URLs."""
+        """Return True if a control must be left alone by its description (`Control.description`) or URLs."""
         return any(pattern.search(description) for pattern in self.names) or any(
             pattern.search(address) for pattern in self.addresses for address in addresses if address
         )
@@ -272,7 +272,7 @@ def _offer(act: Act, control: Control, value: str = "", *, mutates: bool = False
 
 
 def _describe(do: str, control: Control, value: str = "") -> str:
-    return f"{do} {control.told}" + (f": {value}" if value else "")
+    return f"{do} {control.description}" + (f": {value}" if value else "")
 
 
 def _values_text(filled: dict[str, str], fields: Sequence[Control]) -> str:
