@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stillweb.env.tasks.evaluators import UnsupportedEvaluator
-from stillweb.env.tasks.load import webarena_tasks
+from stillweb.env.tasks.formats.webarena import webarena_tasks
 from stillweb.env.tasks.task import Task
 
 _SITES = ("SHOPPING", "SHOPPING_ADMIN", "GITLAB", "REDDIT", "MAP", "WIKIPEDIA", "HOMEPAGE")

@@ -33,7 +33,7 @@ from stillweb.benchmarks.proof import ProofResult
 from stillweb.cli.tasks import tasks as command
 from stillweb.env import Task, load_tasks, native_tasks
 from stillweb.env.tasks.evaluators import AnswerEvaluator, ScriptEvaluator, UrlEvaluator
-from stillweb.env.tasks.load import webarena_tasks
+from stillweb.env.tasks.formats.webarena import webarena_tasks
 from stillweb.env.tasks.native import native_file
 from stillweb.env.tasks.task import TaskOrigin
 from stillweb.errors import UsageError

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 from stillweb.env.tasks.evaluators import EvalKind, Evaluation
-from stillweb.env.tasks.load import load_tasks, warc_bench_tasks
+from stillweb.env.tasks.formats.warcbench import warc_bench_tasks
+from stillweb.env.tasks.load import load_tasks
 from stillweb.errors import TaskError
 
 ENTRY = {

@@ -15,7 +15,8 @@ from stillweb.env.tasks.evaluators import (
     UrlEvaluator,
 )
 from stillweb.env.tasks.evidence import Evidence, Judgement, Question, Reading
-from stillweb.env.tasks.load import load_tasks, webarena_tasks
+from stillweb.env.tasks.formats.webarena import webarena_tasks
+from stillweb.env.tasks.load import load_tasks
 from stillweb.env.tasks.task import task_from_dict, task_to_dict
 from stillweb.env.tasks.writes import request_evidence
 from stillweb.errors import TaskError

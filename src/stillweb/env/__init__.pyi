@@ -14,7 +14,9 @@ from .observations.observation import Observation, Observe, Tab
 from .options import EnvOptions
 from .tasks.evaluators import EvalKind, Evaluation
 from .tasks.evidence import Evidence, Judge, Score
-from .tasks.load import load_tasks, warc_bench_tasks, webarena_tasks
+from .tasks.formats.warcbench import warc_bench_tasks
+from .tasks.formats.webarena import webarena_tasks
+from .tasks.load import load_tasks
 from .tasks.miniwob import miniwob_tasks
 from .tasks.native import native_tasks
 from .tasks.task import Task

@@ -1,0 +1,1 @@
+"""Task files of other benchmarks: a module for each, which `tasks/load.py` names."""
