@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from stillweb.collections.learn.pagetimes import LATER, clock_rules
+from stillweb.collections.learn.pagetimes import clock_rules, clock_shift
 from stillweb.model import Request
 
 START = datetime(2026, 11, 26, 14, 30, 1, tzinfo=UTC)
+LATER = clock_shift(START)
 HOUR = timedelta(hours=1)
 Make = Callable[[datetime], Request]
 
@@ -38,6 +39,19 @@ def test_a_range_until_now_moves_with_the_clock() -> None:
         "query:since /runs",
         "query:until /runs",
     ]
+
+
+@pytest.mark.parametrize("minute", [0, 12, 29, 30, 46, 59])
+def test_a_time_in_whole_hours_does_not_hide_the_time_beside_it(minute: int) -> None:
+    start = START.replace(minute=minute)
+    shift = clock_shift(start)
+
+    def make(now: datetime) -> Request:
+        end = now.replace(minute=0, second=0) + HOUR
+        return get(f"/runs?after={round(now.timestamp())}&before={round(end.timestamp())}")
+
+    found = clock_rules([([make(start)], [make(start + shift)])], start)
+    assert [rule.name for rule in found] == ["after"]
 
 
 def test_times_in_json_move_with_the_clock() -> None:
@@ -102,7 +116,7 @@ _PAST = ms(START - HOUR)
     [
         # A value of the site, the same whatever the clock.
         (lambda now: get(f"/?id={_PAST}"), None),
-        # Two values of the site, made 47 minutes apart, long before the recording.
+        # Two values of the site, made 13 minutes apart, long before the recording.
         (lambda now: get(f"/?id={ms(now - 30 * HOUR)}"), None),
         # Two values of the site, made within the recording.
         (lambda now: get(f"/?id={ms(now)}"), lambda now: get(f"/?id={ms(now - LATER) + 4000}")),

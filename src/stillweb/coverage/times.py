@@ -7,12 +7,13 @@ recording holds, or that the first walk missed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 
 from stillweb.collections.baselines import RESOURCES, RecordedRequest, read_resources
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.pagetimes import LATER, clock_rules
+from stillweb.collections.learn.pagetimes import clock_rules, clock_shift
 from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
 from stillweb.collections.misses import Missed
 from stillweb.coverage.agents import AGENTS
@@ -24,6 +25,7 @@ from stillweb.model import Request
 from stillweb.replay import ReplayClient
 from stillweb.urls import from_timestamp
 
+_DIGITS = re.compile(r"\d+")
 _SAMPLE = 200  # requests of one kind that are compared
 _WALKS = 8  # that are repeated, those with the most requests first
 
@@ -127,11 +129,13 @@ def timed_pages(collection: Collection) -> TimedPages:
 
 
 def _kind(request: Request | RecordedRequest) -> tuple[str, str]:
-    return request.method, request.url.partition("?")[0]
+    """Return what requests of one kind share; the query names the operation of many a GraphQL request."""
+    return request.method, _DIGITS.sub("", request.url)
 
 
 def _later(collection: Collection, options: CoverageOptions) -> CoverageOptions:
-    return replace(options, start=from_timestamp(collection.manifest().recorded_at) + LATER)
+    start = from_timestamp(collection.manifest().recorded_at)
+    return replace(options, start=start + clock_shift(start))
 
 
 def _write(collection: Collection, pairs: list[tuple[Iterable[Request], Iterable[Request]]]) -> int:

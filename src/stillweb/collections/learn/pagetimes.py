@@ -1,9 +1,9 @@
 """Rules for times of requests that follow the page's clock, from two walks or recordings. Pure.
 
-The second walk repeats the first one on the same recording; only the page's clock starts `LATER`. A time that
-the site gave to the page, or that a user picked, is the same in both. All times that follow the clock move by
-the same amount. Requests that differ otherwise are no evidence. Two recordings are compared likewise, by the
-starts of their clocks.
+The second walk repeats the first one on the same recording; only the page's clock starts at another time
+(`clock_shift`). A time that the site gave to the page, or that a user picked, is the same in both. All times
+that follow the clock move by the same amount. Requests that differ otherwise are no evidence. Two recordings
+are compared likewise, by the starts of their clocks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from stillweb.matching.rules import ANY_PATH, Rule, RuleOrigin, Rules
 from stillweb.matching.values import CLOCK, ValueKind, kind_of
 from stillweb.model import Request
 
-LATER = timedelta(minutes=47, seconds=13)
-"""Difference of the clocks, longer than `RECORDED`: no time that the recording holds fits both walks."""
+_APART = timedelta(minutes=13, seconds=13)  # longer than `RECORDED`: no recorded time fits both walks
 
 _SLACK = timedelta(seconds=30)  # by which the second walk may be slower, since its requests are misses
 _PLACES = frozenset({Where.QUERY, Where.FORM, Where.JSON, Where.MULTIPART})
@@ -43,21 +42,30 @@ class _Timed:
         return [(leaf, time) for leaf, text in self.texts.items() for time in text.times]
 
 
+def clock_shift(start: datetime) -> timedelta:
+    """Return the difference of the second walk's clock, earlier or later, so that both are in one hour.
+
+    Pages round times to hours and days. Such a time is then equal in both walks, and the others are compared.
+    """
+    return _APART if start.minute < 30 else -_APART
+
+
 Walks = Iterable[tuple[Iterable[Request], Iterable[Request]]]
 
 
 def clock_rules(
-    walks: Walks, start: datetime, later: timedelta = LATER, known: Rules | None = None
+    walks: Walks, start: datetime, later: timedelta | None = None, known: Rules | None = None
 ) -> list[Rule]:
     """Return rules for the times that moved with the page's clock.
 
     Args:
         walks: requests of each walk whose clock began at `start`, and those of the same walk, later.
         start: start of the page clock of the recording.
-        later: difference of the clocks.
+        later: difference of the clocks; None for `clock_shift`.
         known: rules that hold already; the defaults if None.
     """
     known = known or Rules.parse("")
+    later = clock_shift(start) if later is None else later
     proofs: dict[Rule, set[str]] = defaultdict(set)
     for first, second in walks:
         waiting: dict[bytes, list[_Timed]] = defaultdict(list)
