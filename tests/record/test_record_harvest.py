@@ -1004,6 +1004,12 @@ def test_marks_of_links_that_scripts_load_are_learned_from_requests():
     assert [each and each.url for each in requests] == [*(f"{HOME}e/{n}" for n in (1, 2, 3)), *([None] * 6)]
     assert requests[0]
     assert requests[0].key == f"{HOME}e/1 x-requested-with: XMLHttpRequest"
+    menus = [
+        link for at in ("a", "b") for link in parse_page(HOME + at, links("#", classes="menu").encode()).links
+    ]
+    known = LoadedLinks()
+    known.learn([PlainRequest("GET", f"{HOME}a", "empty", HOME, PART)], [*menus, *found])
+    assert not known.examples
 
 
 async def test_links_with_a_token_are_not_followed(tmp_path: Path, ca, site) -> None:

@@ -253,7 +253,9 @@ class _References:
         reference = attributes.get("href")
         if reference and (url := _joined(self.base, reference)):
             text = attributes.get("aria-label") or node.text(deep=True).strip()
-            link = HtmlLink(url, text[:120], _marks(attributes))
+            # A menu's button links to a place of its own page: that a script requests this page says nothing.
+            marks = () if reference.startswith("#") else _marks(attributes)
+            link = HtmlLink(url, text[:120], marks)
             method = (attributes.get("data-method") or "").lower()
             if method in ("", "get"):
                 self.links.append(link)
