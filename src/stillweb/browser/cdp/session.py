@@ -543,6 +543,8 @@ class PageProbe:
 
 async def _session(page: Page) -> PlaywrightCdpSession | CdpSession:
     exact = state_of(page.context).exact
+    if exact and (only := exact.only_page()):  # saves four calls of Playwright's driver
+        return only
     try:
         session = await PlaywrightCdpSession.of(page)
         if exact is None:

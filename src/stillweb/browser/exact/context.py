@@ -123,6 +123,7 @@ class ExactContext:
         self.connections = Connections(self.flag, lambda: self.activity)
         self.console = Console(lambda: (self._elapsed, self.requests.round))
         self._pages: dict[str, CdpSession] = {}
+        self._adopted_pages = 0  # so far
         self._empty_popups: set[str] = set()
         self._documents: set[str] = set()  # pages that got one
         self._loading_pages: set[str] = set()  # sessions of pages whose load event has not fired
@@ -165,6 +166,11 @@ class ExactContext:
             raise InfraError("the page is closed or has crashed")
         return session
 
+    def only_page(self) -> CdpSession | None:
+        """Return the session of the context's page; None if it is gone, or the context has had others."""
+        here = [session for session in self._pages.values() if not session.gone.is_set()]
+        return here[0] if here and self._adopted_pages == 1 else None
+
     # --- targets -----------------------------------------------------------------------------------
 
     def _adopt(self, session: CdpSession, target: dict[str, Any], waiting: bool) -> None:
@@ -183,6 +189,7 @@ class ExactContext:
         self.console.follow(session, lambda: max(self.workers.name(target["targetId"]), ("", number)))
         if kind == "page":
             self._pages[target["targetId"]] = session
+            self._adopted_pages += 1
             self._pin_page(session)
             session.on("Page.downloadWillBegin", self._on_download)
             session.on("Page.frameNavigated", partial(self._on_navigated, session))
