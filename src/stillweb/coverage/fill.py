@@ -239,10 +239,7 @@ class _LiveSite:
 
     async def open_visit(self, start: str) -> None:
         """Open a start page for the cookies of a visit."""
-        exchange = await self._fetcher.fetch(start)
-        self._fetcher.keep_cookies(exchange)
-        if self._secrets is not None:
-            self._secrets.redact(exchange, None)  # learns the visit's cookies before anything is written
+        await self._fetcher.open_visit(start, self._secrets)
 
     async def close(self) -> None:
         """End what is under way, and remove secrets that became known late."""

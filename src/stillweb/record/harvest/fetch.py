@@ -38,6 +38,7 @@ from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.flows import HOP_BY_HOP, end_to_end
 from stillweb.record.proxy.upstream import AddressRefused, UpstreamResolver
 from stillweb.record.recording import pinning_of
+from stillweb.record.redaction.redactor import Secrets
 from stillweb.urls import host_of, origin_of, to_timestamp
 
 WITHOUT_PAGE = (400, 401, 403, 419, 422)
@@ -249,6 +250,13 @@ class PageFetcher:
         assert self._pool is not None
         self._closed.set()
         self._pool.close()
+
+    async def open_visit(self, start: str, secrets: Secrets | None) -> None:
+        """Open a start page, and keep its cookies for the further pages of the visit."""
+        exchange = await self.fetch(start)
+        self.keep_cookies(exchange)
+        if secrets is not None:
+            secrets.redact(exchange, None)  # learns the visit's cookies before anything is written
 
     async def fetch(
         self,

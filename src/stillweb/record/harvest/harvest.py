@@ -319,17 +319,12 @@ class _Harvest:
         Sites also keep the pages that a visit has seen, and all pages here would belong to one visit. So
         cookies are sent only with a login, and to pages that refuse other requests.
         """
+        if self._options.login is None:
+            self._visit = fetcher = replace(fetcher, cookies=httpx.Cookies())
         try:
-            exchange = await fetcher.fetch(start)
+            await fetcher.open_visit(start, self._secrets)
         except (UpstreamUnreachable, TooLarge) as error:
             raise RecordError(f"the start page gives no answer: {error}") from error
-        if self._options.login is not None:
-            fetcher.keep_cookies(exchange)
-        else:
-            self._visit = replace(fetcher, cookies=httpx.Cookies())
-            self._visit.keep_cookies(exchange)
-        if self._secrets is not None:
-            self._secrets.redact(exchange, None)  # learns the visit's cookies before anything is written
 
     async def _fetch_all(self, fetcher: PageFetcher) -> bool:
         """Fetch pages until the budget ends or nothing is left; return True if POST forms come first."""
