@@ -197,7 +197,6 @@ class ExactContext:
             session.on("Page.frameDetached", self._on_detached)
             session.on("Page.frameStartedLoading", partial(self._on_loading, session))
             session.on("Page.frameStoppedLoading", self._on_stopped)
-            session.post("Performance.enable")  # for `wait_for_slow`
         elif kind in ("worker", "shared_worker"):
             self.workers.pin(session, target, waiting)
         listening = session.post("Network.enable")
@@ -234,6 +233,7 @@ class ExactContext:
         # Immediately: a popup's first, empty document already exists, and its opener may write into it.
         script = {"source": self._scripts.document(), "runImmediately": True}
         session.post("Page.addScriptToEvaluateOnNewDocument", script)
+        session.post("Performance.enable")  # for `wait_for_slow`
 
     def _pin_first(self, session: CdpSession, pinned: PendingResult) -> None:
         self._pinning.add(pinned)
