@@ -162,10 +162,7 @@ class _Harvest:
                 hint=f"stillweb record crawl URL... -c {self._collection.name}",
             )
         await self._begin_visit(fetcher, start)
-        for miss in self._options.misses:
-            if miss.method == "GET" and miss.resource == "document" and self._is_followed(miss.url, ""):
-                self._frontier.add(wire_url(miss.url), start, 1.0)
-        self._post_forms.learn(self._options.misses)
+        self._take_misses(start)
         self.typed.words.raise_to(self._options.shown)
         is_plain = (await asyncio.to_thread(opened_posts, self._collection, self._options.reads)).is_plain
         missed = list(
@@ -215,6 +212,13 @@ class _Harvest:
             (await asyncio.to_thread(scripts.for_files), _is_file),
             (linked, _is_any),
         ]
+
+    def _take_misses(self, start: str) -> None:
+        """Queue missed documents, and take how scripts sent forms."""
+        self._post_forms.learn(self._options.misses)
+        for miss in self._options.misses:
+            if miss.method == "GET" and miss.resource == "document" and self._is_followed(miss.url, ""):
+                self._frontier.add(wire_url(miss.url), start, 1.0)
 
     def _take_loaded(self, scripts: ScriptRequests, missed: list[PlainRequest]) -> None:
         """Queue what scripts of recorded pages load, as missed requests show."""
