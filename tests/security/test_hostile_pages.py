@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,20 @@ document.querySelector("button").onclick = () => {
     try { held.push(new Uint8Array(256 << 20).fill(1)); } catch (error) { refused++; }
   }
   document.title = `held ${held.length}, refused ${refused}`;
+};</script>""",
+    "/canvases": """<button>Go</button><p></p><script>
+document.querySelector("button").onclick = () => {
+  for (let n = 0; n < 14; n++) {
+    const canvas = document.createElement("canvas");
+    canvas.width = canvas.height = 4096;
+    const gl = canvas.getContext("webgl");
+    for (let texture = 0; gl && texture < 20; texture++) {
+      gl.bindTexture(gl.TEXTURE_2D, gl.createTexture());
+      gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA, 4096, 4096, 0, gl.RGBA, gl.UNSIGNED_BYTE, null);
+    }
+    gl?.clear(gl.COLOR_BUFFER_BIT);
+    document.querySelector("p").append(canvas);
+  }
 };</script>""",
 }
 LIMIT_MIB = 1500
@@ -109,4 +124,20 @@ async def test_the_memory_of_a_page_is_bounded(
             title = str(error)
         numbers = [int(word) for word in title.replace(",", "").split() if word.isdecimal()]
         assert "crashed" in title or (sum(numbers) == 24 and numbers[0] * 256 < LIMIT_MIB), title
+        assert await click(neighbour) == ("Neighbour", "ok")
+
+
+async def test_a_page_that_exhausts_the_drawing_process_ends_no_other_episode(
+    server: tuple[ReplayServer, CertAuthority],
+) -> None:
+    replay, ca = server
+    async with (
+        launch(spki=ca.spki_hashes(), exact=True) as browser,
+        Env(replay.url, browser=browser, level="exact") as greedy,
+        Env(replay.url, browser=browser, level="exact") as neighbour,
+    ):
+        await neighbour.reset(url=ORIGIN + "/")
+        await greedy.reset(url=ORIGIN + "/canvases")
+        with suppress(InfraError):
+            await click(greedy)
         assert await click(neighbour) == ("Neighbour", "ok")

@@ -129,8 +129,6 @@ EXACT_FLAGS: tuple[str, ...] = (
     # How far the preload scanner is ahead of the parser depends on the real clock, and with it the order and
     # the priority of scripts ("Medium" after a picture).
     f"--blink-settings={_BLINK_SETTINGS},doHtmlPreloadScanning=false",
-    # Frames are drawn in software on demand: a process of their own costs more than it does.
-    "--in-process-gpu",
 )
 
 
