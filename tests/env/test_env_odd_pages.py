@@ -106,6 +106,17 @@ async def either(request, server, browser):
         yield opened
 
 
+@pytest.mark.parametrize("level", ["network", "clock"])
+async def test_an_action_that_load_delays_is_not_a_failed_action(server, browser, level):
+    """A policy that goes on after `action_failed` would be scored 0 for what the machine did."""
+    options = EnvOptions(action_seconds=0.0001)
+    async with Env(server.url, browser=browser, level=level, options=options) as env:
+        observation, _ = await env.reset(url=ORIGIN + "/form")
+        button = next(node.bid for node in observation.nodes if node.name == "Go")
+        with pytest.raises(InfraError, match="click did not end within"):
+            await env.step({"action": "click", "bid": button})
+
+
 async def test_a_form_s_fields_are_not_taken_for_its_members(either):
     observation, _ = await either.reset(url=ORIGIN + "/form")
     shown = await either.observe("axtree", "compact", "markdown", "dom", "elements", "som", "text")

@@ -27,7 +27,7 @@ class EnvOptions:
             collection's manifest; {} for none.
         executable: browser to start; the default is `stillweb.browser.find_browser`.
         headless: run the browser without a window.
-        action_seconds: timeout of an action; after it the action has failed.
+        action_seconds: timeout of an action; after it an `InfraError` is raised.
         step_seconds: timeout of a reset or step; after it an `InfraError` is raised.
         har: traffic in the HAR beside a trajectory: "headers", "bodies" (and headers), or "" for no HAR.
         judge: function that decides whether an answer means what a reference says, for tasks that need it.
