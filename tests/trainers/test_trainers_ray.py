@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -206,7 +207,8 @@ def test_a_worker_that_is_killed_costs_its_episodes_an_attempt_and_others_nothin
     tasks = [task(name), *(task(f"one-{how}-{n}-1") for n in range(3))]
     before = all_started(rollouts)
 
-    def kill():
+    async def kill():
+        await poll((cluster.told / name).exists, timeout=120)
         pid = int((cluster.told / name).read_text())
         worker = next(each for each in before.values() if each["pid"] == pid)
         family = below(pid)
@@ -216,12 +218,11 @@ def test_a_worker_that_is_killed_costs_its_episodes_an_attempt_and_others_nothin
             ray.kill(rollouts._pool.slots[worker["number"]].handle)
         return worker["number"], family
 
-    killed = None
-    ended = {}
-    for episode in rollouts.rollout("ray_agents:held", tasks, RolloutOptions(attempts=3)):
-        ended[episode.rollout.task.id] = episode
-        if killed is None and (cluster.told / name).exists():
-            killed, family = kill()
+    with ThreadPoolExecutor(1) as beside:  # the held episode may be the last one
+        killing = beside.submit(asyncio.run, kill())
+        played = rollouts.rollout("ray_agents:held", tasks, RolloutOptions(attempts=3))
+        ended = {episode.rollout.task.id: episode for episode in played}
+        killed, family = killing.result()
     assert {name: each.rollout.reward for name, each in ended.items()} == {each.id: 1.0 for each in tasks}
     first = ended[name]
     assert first.workers == (killed, 1 - killed)  # tried again on the other
