@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,10 +30,15 @@ def make(requirements: Path, folder: Path) -> str:
         return "there already"
     shutil.rmtree(folder, ignore_errors=True)
     began = time.perf_counter()
-    alone = ["--no-deps"] if requirements.read_text().startswith("# --no-deps") else []
+    text = requirements.read_text()
+    alone = ["--no-deps"] if text.startswith("# --no-deps") else []
+    named = re.match(r"# --python (\S+)", text)
+    python = named[1] if named else "3.11"
+    if subprocess.run([UV, "python", "find", "--quiet", python], capture_output=True, check=False).returncode:
+        return f"left out: no Python {python} on the PATH"
     environment = {**os.environ, "VIRTUAL_ENV": str(folder)}
     for command in (
-        ["venv", "--python", "3.11", folder],
+        ["venv", "--python", python, folder],
         ["pip", "install", *alone, "-r", requirements],
         ["pip", "install", "--no-deps", "--editable", REPO],
     ):
