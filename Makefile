@@ -7,7 +7,7 @@ INTEGRATION ?= $(HOME)/.cache/stillweb-integration
 # One more than the cores of a small machine: a third of the time tests wait for a page or a program.
 WORKERS ?= 3
 
-.PHONY: help setup fmt check test integration images bench soak demo lock docs clean
+.PHONY: help setup fmt check test integration images bench follow soak demo lock docs clean
 
 help:            ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
@@ -46,6 +46,7 @@ check: setup $(VENV)/.docs  ## lint, types, layers, structure, prose, generated 
 	$(BIN)/python tools/cli_reference.py --check
 	$(BIN)/python tools/connection_table.py --check
 	$(BIN)/python tools/openapi_reference.py --check
+	$(BIN)/python tools/benchmark_tables.py --check
 	$(BIN)/python tools/benchmark_plots.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
@@ -71,6 +72,9 @@ bench: setup     ## write ratios as JSON to out/bench; informative only
 	$(BIN)/python bench/replay.py --shared $(SHARED) | tee out/bench/replay.json
 	$(BIN)/python bench/browser_navigations.py --shared $(SHARED) | tee out/bench/browser_navigations.json
 
+follow: setup    ## run the commands of the how-to guides and of the reference as printed, on a small shop
+	$(BIN)/python tools/follow.py
+
 soak: setup      ## 10,000 episodes through `stillweb serve` under 1,000 kills; takes hours
 	mkdir -p out/bench
 	$(BIN)/python bench/serve_chaos.py --episodes 10000 --kills 1000 | tee out/bench/soak.json
@@ -83,6 +87,7 @@ docs: setup $(VENV)/.docs  ## write the generated pages from the code, and build
 	$(BIN)/python tools/cli_reference.py
 	$(BIN)/python tools/connection_table.py
 	$(BIN)/python tools/openapi_reference.py
+	$(BIN)/python tools/benchmark_tables.py
 	$(BIN)/python tools/benchmark_plots.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
