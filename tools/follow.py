@@ -1,6 +1,6 @@
 """Follow pages of the documentation: run their commands in order, compare what they print with what is shown.
 
-    python tools/follow.py docs/tutorial/index.md    # in this clone, which should be fresh; about 20 minutes
+    python tools/follow.py docs/tutorial/index.md    # in this clone, which should be fresh; about 8 minutes
     python tools/follow.py                           # all other pages, each in a folder of its own
 
 A page other than the tutorial begins with what its reader has: an authority, collections of the tutorial's
@@ -53,6 +53,7 @@ ABSENT = {
     r"minisign|--sign|--public-key|bench\.example": "needs minisign and a key",
     r"^stillweb run -c shop -- firefox": "needs Firefox",
     r"^keytool|^java ": "needs Java",
+    r"^python bench/": "a benchmark, which runs in a clone of the repository",
     r"^pip install": "changes the installation",
     r"steps\.yaml|WIKI_USER|state\.json|record login": "needs a site with accounts; tests/record logs in",
     r"flows\.yaml": "needs Node-RED; tests/record/forms runs scripts of forms",
@@ -64,6 +65,7 @@ ABSENT = {
     r"make (demo|test)\b": "runs for minutes; .ci/run calls it",
     r"python -c .import (requests|httpx)|node -e": "`make integration` runs clients",
     r"stillweb why": "needs a model",
+    r"tasks perturb": "needs tasks with oracles; tests/env runs it",
     r"node --|python agent\.py": "the reader's own program",
 }
 # What a reader puts in place of the page's examples, and smaller budgets.
@@ -89,6 +91,7 @@ REPLACED = {
     r"free shipping": "Add to basket",
     r"app\.js\b( --body)": r"lamp/desk\1",
     r":18110\b": ":18100",
+    r"certify shop --tasks": "certify site --tasks",
     r"stillweb diff A B": "stillweb diff site shop",
     r"https://shop\.test/": "https://shop.example/",
 }
@@ -118,8 +121,8 @@ class Reader:
             if re.search(pattern, command):
                 self.results.append(Result(command, status="not run", detail=reason))
                 return
-        if self.adapt and (found := re.search(r"record crawl .* -c (\w+)(?!.*--append)", adapted)):
-            shutil.rmtree(self.folder / "collections" / found[1], ignore_errors=True)  # the page begins here
+        if self.adapt:
+            self.make_way(adapted)
         began = clock.monotonic()
         result = Result(adapted)
         if SERVERS.match(adapted):
@@ -133,6 +136,13 @@ class Reader:
             log.write(f"$ {adapted}\n{printed}\n")
         self.results.append(result)
         print(f"{result.status:>12} {result.seconds:6.1f} s  {adapted}", flush=True)
+
+    def make_way(self, command: str) -> None:
+        """Remove what a command makes and `prepare` has made, since the page begins before it."""
+        if found := re.search(r"record crawl .* -c ([\w-]+)(?!.*--append)", command):
+            shutil.rmtree(self.folder / "collections" / found[1], ignore_errors=True)
+        if found := re.search(r"stillweb rollout .*--output ([\w/]+)(?!.*--resume)", command):
+            shutil.rmtree(self.folder / found[1], ignore_errors=True)
 
     def finish(self, command: str, typed: list[str], result: Result) -> str:
         """Run a command to its end in the shell of this page."""
@@ -174,7 +184,7 @@ class Reader:
 
     def stop(self, port: str) -> None:
         if process := self.servers.pop(port, None):
-            os.killpg(process.pid, signal.SIGINT)
+            os.killpg(process.pid, signal.SIGTERM)  # a program of a background job ignores SIGINT
             process.wait(60)
 
 
@@ -218,7 +228,7 @@ def _masked(line: str) -> str:
 
 
 def _pattern(line: str) -> str:
-    return ".*".join(re.escape(part) for part in _masked(line).split("..."))
+    return ".*".join(re.escape(part) for part in re.split(r" ?\.\.\. ?", _masked(line)))
 
 
 def steps(page: Path) -> Iterator[tuple[str, list[str], list[str]]]:
