@@ -141,7 +141,7 @@ class Reader:
 
     def make_way(self, command: str) -> None:
         """Remove what a command makes and `prepare` has made, since the page begins before it."""
-        if found := re.search(r"record crawl .* -c ([\w-]+)(?!.*--append)", command):
+        if found := re.search(r"record (?:crawl|proxy) .*-c ([\w-]+)(?!.*--append)", command):
             shutil.rmtree(self.folder / "collections" / found[1], ignore_errors=True)
         if found := re.search(r"stillweb rollout .*--output ([\w/]+)(?!.*--resume)", command):
             shutil.rmtree(self.folder / found[1], ignore_errors=True)
@@ -180,7 +180,7 @@ class Reader:
         printed: list[str] = []
         ready = threading.Event()
         threading.Thread(target=_read, args=(process, printed, ready), daemon=True).start()
-        if not ready.wait(120) or process.poll() is not None:
+        if not ready.wait(120) or not any(map(READY.search, printed)):
             result.status, result.detail = "did not start", "".join(printed[-8:])
         return "".join(printed)
 
@@ -211,7 +211,8 @@ def _adapted(command: str) -> str:
     if found := re.search(r"record crawl https://(\w+)\.example/", command):
         options = f"--resolve {found[1]}.example=127.0.0.1:{PORT} --upstream-ca site-ca.pem"
         command = re.sub(r"(record crawl \S+)", rf"\1 {options}", command)
-    return command
+    site = f"--resolve *.example=127.0.0.1:{PORT} --upstream-ca site-ca.pem"
+    return command.replace("record proxy", f"record proxy {site}")
 
 
 def _not_printed(expected: list[str], printed: str) -> list[str]:
