@@ -15,13 +15,6 @@ from typing import Any
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "benchmarks"
 _MARKED = re.compile(r"(?s)(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->)")
-_REPLAY_ROWS = {
-    ("http", "native"): "plain, through the proxy",
-    ("http", "native_direct"): "plain, on a session port",
-    ("tls", "native"): "TLS through CONNECT",
-    ("tls", "native_direct"): "TLS from the first byte, on a session port",
-    ("tls_fresh", "native"): "a new TLS connection for each",
-}
 _ENV_ROWS = {
     "browsergym defaults": "browsergym-core, defaults",
     "browsergym zero": "browsergym-core, no delays",
@@ -29,22 +22,6 @@ _ENV_ROWS = {
     "stillweb exact, prepared, no thought": "`exact`, prefetched start, no thought between calls",
     "stillweb exact, prepared, 1 s of thought": "`exact`, prefetched start, 1 s of thought",
 }
-
-
-def replay(data: dict[str, Any]) -> Iterator[list[str]]:
-    """Yield the rows of `bench/replay.py`."""
-    yield ["", "native, req/s", "/ pywb", "/ nginx", "p99 of native, nginx, pywb, ms", "CPU time of each, µs"]
-    for (group, name), label in _REPLAY_ROWS.items():
-        measured = data[group]
-        servers = [measured[name], measured["nginx"], measured["pywb"] if name == "native" else None]
-        yield [
-            label + ("" if data["memo"] else ", `--no-memo`"),
-            f"{measured[name]['requests_per_second']:,.0f}",
-            f"{measured[f'{name}/pywb']:.3g}",
-            f"{measured[f'{name}/nginx']:.2f}",
-            ", ".join(_short(each["p99_ms"]) if each else "-" for each in servers),
-            ", ".join(f"{each['cpu_us_per_request']:.0f}" if each else "-" for each in servers),
-        ]
 
 
 def env(data: dict[str, Any]) -> Iterator[list[str]]:
@@ -67,11 +44,7 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.1g}"
 
 
-TABLES: dict[str, Callable[[dict[str, Any]], Iterator[list[str]]]] = {
-    "replay": replay,
-    "replay-no-memo": replay,
-    "env": env,
-}
+TABLES: dict[str, Callable[[dict[str, Any]], Iterator[list[str]]]] = {"env": env}
 
 
 def markdown(rows: list[list[str]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import json
 from urllib.parse import quote
@@ -10,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from PIL import Image
 
-from stillweb.collections.baselines import RecordedResponse, write_baseline
+from stillweb.collections.baselines import DOM, RecordedResponse, write_baseline
 from stillweb.collections.layout import Collection
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.http.messages import request_block, response_block
@@ -330,12 +331,19 @@ def dom(*lines: str) -> str:
     return "\n".join("\t".join("" if part == "-" else part for part in line.split(" ", 2)) for line in page)
 
 
-def masked_rows(collection: Collection, text: str, tree: str, axtree: str = "") -> set[int]:
-    """Write the baseline of a white page, end its recording, and return the rows that are painted over."""
+def masked_rows(
+    collection: Collection, text: str, tree: str, axtree: str = "", damage: bytes = b""
+) -> set[int]:
+    """Write the baseline of a white page, end its recording, and return the rows that are painted over.
+
+    With `damage`, the file of the element tree has this content.
+    """
     white = io.BytesIO()
     Image.new("RGB", (300, 200), "white").save(white, "PNG")
     texts = {"text": text, "axtree": axtree, "dom": tree}
     write_baseline(collection.baseline / "p", white.getvalue(), texts, [], RecordedResponse())
+    if damage:
+        (collection.baseline / "p" / DOM).write_bytes(damage)
     secrets = Secrets(Placeholders(KEY), Names())
     secrets.learn(FoundSecret("token", "header", "x", SECRET), "a.test")
     with CollectionWriter(collection) as writer:
@@ -376,3 +384,9 @@ def test_a_known_secret_in_a_picture_is_painted_over(tmp_path, text: str, lines,
 def test_a_typed_secret_that_only_the_accessibility_tree_has_masks_the_picture(tmp_path) -> None:
     collection = Collection.create(tmp_path, "a")
     assert masked_rows(collection, "", dom("2 0,0,90,20 input"), f"textbox {SECRET}") == set(range(200))
+
+
+@pytest.mark.parametrize("damage", [b"no gzip", b"\x1f\x8b\x08\x00", gzip.compress(b"0 - html")[:-6]])
+def test_a_damaged_element_tree_masks_the_whole_picture(tmp_path, damage: bytes) -> None:
+    collection = Collection.create(tmp_path, "a")
+    assert masked_rows(collection, SHOWS, dom(), damage=damage) == set(range(200))

@@ -104,14 +104,11 @@ class NewOnlyWriter(CollectionWriter):
     ) -> Capture:
         """Append an exchange if it is new; an omitted one has offset -1."""
         request, response = exchange.request, exchange.response
-        if beside is not None and is_socket_url(request.url) and self._has_new_frames(request.url, beside):
-            self.answers[identity(request)] = WriteOutcome(response.status, response.mime, recorded=True)
-            self._written.update(keys_of(request, self._rules))
-            self.added += 1
-            return super().write(exchange, beside, redactions)
+        frames = beside if is_socket_url(request.url) else None
+        is_new = frames is not None and self._has_new_frames(request.url, frames)
         name = identity(request)
         before = self.answers.get(name)
-        if before and before.recorded:
+        if before and before.recorded and not is_new:
             self.last[request.method, request.url] = before
             return _omitted(exchange)
         # A busy site must be asked again, and its error must not be replayed.
@@ -121,7 +118,8 @@ class NewOnlyWriter(CollectionWriter):
         # This run also writes each key once; requests that differ only in their fields are wanted by
         # identity.
         keys = frozenset(keys_of(request, self._rules))
-        there = name not in self._wanted and (self._known.holds(request) or bool(keys & self._written))
+        is_wanted = is_new or name in self._wanted
+        there = not is_wanted and (self._known.holds(request) or bool(keys & self._written))
         answer = WriteOutcome(response.status, response.mime, recorded=not failed)
         self.answers[name] = self.last[request.method, request.url] = answer
         if failed or there:

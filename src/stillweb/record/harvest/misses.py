@@ -51,9 +51,10 @@ _READS = re.compile(
 )
 """Paths of requests that read although they are sent by POST."""
 _GRAPHQL_QUERY = re.compile(r"\s*(?:query\b|\{)(?![\s\S]*\bmutation\b)")
-_TOKEN = re.compile(r"csrf|xsrf|token|nonce|sectok|verif", re.IGNORECASE)
+TOKEN = re.compile(r"csrf|xsrf|token|nonce|sectok|verif", re.IGNORECASE)
+"""Names of fields whose value belongs to one visit or page."""
 _CSRF = re.compile(r"csrf|xsrf|authenticity_?token|sectok", re.IGNORECASE)
-_OF_VISIT = re.compile(rf"{_TOKEN.pattern}|session|auth", re.IGNORECASE)
+_OF_VISIT = re.compile(rf"{TOKEN.pattern}|session|auth", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +272,7 @@ def _is_token(name: str, value: str) -> bool:
     """Return whether a value may belong to one visit; a long word is none."""
     if value.isdigit():
         return False
-    return bool(value and _TOKEN.search(name)) or kind_of(value, ()) is ValueKind.RANDOM
+    return bool(value and TOKEN.search(name)) or kind_of(value, ()) is ValueKind.RANDOM
 
 
 def word_templates(

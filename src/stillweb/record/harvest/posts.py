@@ -18,7 +18,7 @@ from stillweb.http.codec import decoded_body
 from stillweb.matching.values import fits
 from stillweb.model import Exchange, Headers, header
 from stillweb.record.harvest.fetch import PageFetcher, location_of
-from stillweb.record.harvest.misses import meaning_of
+from stillweb.record.harvest.misses import TOKEN, meaning_of
 from stillweb.record.harvest.page import HtmlPage, parse_page
 from stillweb.record.htmlforms import FormData, HtmlForm, Input, encode_form
 from stillweb.record.tokens import CsrfTokens
@@ -31,7 +31,6 @@ _CHOSEN = _TYPED | {"checkbox", "select-one", "select-multiple"}
 _FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
 _OF_REQUEST = frozenset(("content-type", "origin"))
 _NEWLINE = re.compile(r"\r\n|\r|\n")
-_TOKEN = re.compile(r"csrf|xsrf|token|nonce|sectok|verif", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class PostForm:
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for forms that send the same, apart from tokens."""
-        pairs = [(name, value) for name, value in self.pairs(self.form) if not _TOKEN.search(name)]
+        pairs = [(name, value) for name, value in self.pairs(self.form) if not TOKEN.search(name)]
         return (f"{self.form.action} {meaning_of(self.fields)}".rstrip(), *pairs)
 
 
@@ -174,7 +173,7 @@ def _needs_visitor(each: Input) -> bool:
 
 
 def _is_token(name: str, value: str) -> bool:
-    return bool(_TOKEN.search(name)) or (fits("token", value) and not value.isdigit())
+    return bool(TOKEN.search(name)) or (fits("token", value) and not value.isdigit())
 
 
 def _is_same(one: HtmlForm, other: HtmlForm) -> bool:

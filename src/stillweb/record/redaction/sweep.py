@@ -56,9 +56,10 @@ def sweep(writer: CollectionWriter, secrets: Secrets) -> None:
 
 def _mask(picture: Path, secrets: Secrets) -> None:
     """Paint over the secrets in the picture of a baseline whose texts still hold them."""
-    text, axtree, dom = (_content(picture.with_name(name)) for name in (TEXT, AXTREE, DOM))
-    found = list(_secret_rows(dom.decode("utf-8", "replace"), secrets))
-    if not found and not secrets.count(text) and not secrets.count(axtree):
+    text, axtree, dom = (_plain(picture.with_name(name)) or b"" for name in (TEXT, AXTREE, DOM))
+    in_dom, in_texts = secrets.count(dom), secrets.count(text) + secrets.count(axtree)
+    found = list(_secret_rows(dom.decode("utf-8", "replace"), secrets)) if in_dom else []
+    if not found and not in_texts:
         return
     from PIL import Image  # takes 30 ms to import
 
@@ -109,11 +110,13 @@ def _rows_of(box: str) -> _Rows | None:
     return top - _MARGIN, top + height + _MARGIN
 
 
-def _content(path: Path) -> bytes:
-    if not path.is_file():
-        return b""
-    content = path.read_bytes()
-    return gzip.decompress(content) if path.suffix == ".gz" else content
+def _plain(path: Path) -> bytes | None:
+    """Return the content of a file, unpacked; None if it is missing, or not gzip despite its name."""
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix == ".gz" else content
+    except (FileNotFoundError, gzip.BadGzipFile, EOFError, zlib.error):
+        return None
 
 
 def sweep_baseline(folder: Path, secrets: Secrets) -> None:
@@ -173,12 +176,9 @@ def _with_digests(name: str, secrets: Secrets, plain: bytes) -> bytes:
 
 
 def _rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
-    content = path.read_bytes()
-    packed = path.suffix == ".gz"
-    try:
-        plain = gzip.decompress(content) if packed else content
-    except (OSError, EOFError, zlib.error):
-        return  # not gzip despite its name
+    plain = _plain(path)
+    if plain is None:
+        return
     clean = change(plain)
     if clean != plain:
-        write_atomically(path, gzip.compress(clean, 6, mtime=0) if packed else clean)
+        write_atomically(path, gzip.compress(clean, 6, mtime=0) if path.suffix == ".gz" else clean)
