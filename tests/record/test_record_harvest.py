@@ -21,6 +21,7 @@ from stillweb import clock
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.misses import Missed, Sighting
+from stillweb.collections.pack.reader import Pack
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.coverage import (
     CoverageOptions,
@@ -41,6 +42,7 @@ from stillweb.errors import AgentError, CollectionError, RecordError, UpstreamUn
 from stillweb.matching.keys import MultipartBody, read_body
 from stillweb.model import Exchange, Page, Request, Response, header
 from stillweb.record.amend.amend import AmendOptions
+from stillweb.record.amend.plan import SealedIndex
 from stillweb.record.crawl.crawl import crawl
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.options import ExploreOptions, WalkOptions
@@ -59,6 +61,7 @@ from stillweb.record.harvest.opened import OpenedPosts, opened_posts
 from stillweb.record.harvest.options import HarvestOptions, HarvestReport
 from stillweb.record.harvest.page import Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms
+from stillweb.record.harvest.rows import attribute_texts, requests_for_rows
 from stillweb.record.harvest.scripted import (
     ListedValues,
     bundled_urls,
@@ -1050,6 +1053,82 @@ async def test_missed_writes_of_scripts_are_sent_last_except_deletions(tmp_path:
     recorded = [(each.method, each.url) for each in collection.captures()]
     assert recorded[-1] == ("PUT", f"{HOME}api/star")
     assert ("POST", f"{HOME}api/mute") not in recorded
+
+
+def starred(identifier: int) -> PlainRequest:
+    return PlainRequest("POST", f"{HOME}?a=star&id={identifier}", "empty", HOME)
+
+
+def test_the_other_rows_of_a_page_are_requested_as_some_of_them_were():
+    rows = "".join(
+        f"<li id=row_{n} data-n={n % 2}><a href='?a=star&id={n}'>star</a></li>" for n in range(5, 9)
+    )
+    pages = {HOME: attribute_texts(f"<option value=6><option value=7>{rows}")}
+    found = [each.url for each in requests_for_rows([starred(6)], pages)]  # its URL is an attribute
+    assert found == [f"{HOME}?a=star&id={n}" for n in (5, 7, 8)]
+    form = (("Content-Type", "application/x-www-form-urlencoded"),)
+    by_body = [PlainRequest("POST", f"{HOME}vote", "empty", HOME, form, b"entry=%d" % n) for n in (6, 8)]
+    assert not requests_for_rows(by_body[:1], pages)  # 6 is the value of an option, too
+    assert [each.body for each in requests_for_rows(by_body, pages)] == [b"entry=5", b"entry=7"]
+
+
+def test_one_request_is_enough_for_the_long_identifier_of_a_row_whatever_its_token():
+    pages = {HOME: attribute_texts("".join(f"<li data-entry={each}>" for each in RUNS))}
+    kind = (("Content-Type", "application/json"),)
+
+    def read(run: str, token: str) -> PlainRequest:
+        body = json.dumps({"csrf": token, "id": [run]}).encode()
+        return PlainRequest("POST", f"{HOME}read", "empty", HOME, kind, body)
+
+    found = requests_for_rows([read(RUNS[0], "c0ffee"), read(RUNS[1], "decaf")], pages)
+    assert [json.loads(each.body or b"")["id"] for each in found] == [[RUNS[2]], [RUNS[3]]]
+    assert not requests_for_rows([read(RUNS[0], "c0ffee")], {f"{HOME}other": pages[HOME]})
+
+
+def reader(site) -> None:
+    """Serve a list whose script sends the token of the visit with each entry."""
+    tokens: dict[str, str] = {}
+
+    def home(asked) -> Any:
+        visit, made = token(), token()
+        tokens[visit] = made
+        entries = "".join(f"<li id='entry_{each}'>{each}</li>" for each in RUNS)
+        page = f'<script type="application/json">{{"user": "a", "csrf": "{made}"}}</script><ul>{entries}</ul>'
+        return replace(site.reply(page), headers=(("Set-Cookie", f"visit={visit}"),))
+
+    def read(asked) -> Any:
+        sent = json.loads(asked.body)
+        known = tokens.get(asked.headers.get("cookie", "").removeprefix("visit="))
+        status = 200 if sent["_csrf"] == known else 403
+        return replace(site.reply(json.dumps({"read": sent["id"]}), status=status), type="application/json")
+
+    site.answers["/"] = home
+    site.answers["/read"] = read
+
+
+async def test_writes_with_a_token_are_sent_from_their_page_for_each_of_its_rows(
+    tmp_path: Path, ca, site
+) -> None:
+    reader(site)
+    collection = await crawled(tmp_path, ca, site)
+    (page,) = (each for each in collection.exchanges() if each.request.url == HOME)
+    shown = re.search(rb'"csrf": "(\w+)"', page.response.raw_body)
+    assert shown
+    fields = (("content-type", "application/json"), ("sec-fetch-dest", "empty"))
+    seen = Sighting("s", 1, HOME, HOME)
+
+    def body(run: str) -> bytes:
+        return json.dumps({"_csrf": shown[1].decode(), "id": run}).encode()
+
+    sent = {"body": b64encode(body(RUNS[0])).decode(), "body_size": len(body(RUNS[0]))}
+    miss = Missed("", "", "POST", f"{HOME}read", seen, seen, fields, resource="empty", **sent)
+    options = HarvestOptions(misses=(miss,), writes=True, forms=1, record=site.options)
+    await harvest(collection, ca, SCOPE, options)
+    await asyncio.to_thread(ensure_sealed, collection)
+    with Pack.open(collection.pack) as pack:
+        index = SealedIndex(pack, read_rules(collection))
+        held = [index.holds(Request("POST", f"{HOME}read", fields, body(run))) for run in (*RUNS, "other")]
+    assert held == [*([True] * len(RUNS)), False]
 
 
 async def test_robots_txt_is_obeyed_if_that_is_wanted(tmp_path: Path, ca, site) -> None:

@@ -43,14 +43,21 @@ from stillweb.record.harvest.fetch import (
 )
 from stillweb.record.harvest.frontier import HarvestFrontier, Pending
 from stillweb.record.harvest.loaded import LoadedLinks
-from stillweb.record.harvest.misses import PlainRequest, meaning_of, plain_requests, writes_by_link, writes_of
+from stillweb.record.harvest.misses import (
+    PlainRequest,
+    meaning_of,
+    plain_requests,
+    script_writes,
+    writes_by_link,
+)
 from stillweb.record.harvest.opened import opened_posts
 from stillweb.record.harvest.options import HarvestBudget, HarvestOptions, HarvestReport
 from stillweb.record.harvest.page import HtmlPage, Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
-from stillweb.record.harvest.scripted import ScriptRequests
+from stillweb.record.harvest.scripted import ListedValues, ScriptRequests
 from stillweb.record.harvest.typed import TypedText
 from stillweb.record.harvest.words import typed_form
+from stillweb.record.harvest.writes import ScriptWrites, send_writes
 from stillweb.record.htmlforms import HtmlForm, form_requests
 from stillweb.record.recording import begin_addition, repair_archive
 from stillweb.record.redaction.redactor import secrets_of, write_redacted
@@ -63,6 +70,7 @@ STATE_FILE = "harvest.json"
 
 _STATE_VERSION = 3
 _MISSES_SHARE = 0.25  # share of the time that misses may use
+_PAGES_SHARE = 0.7  # share of the time that pages may use before writes of scripts are sent
 _FORM_COST = 3.0  # requests that a POST form takes: its page, itself, the page behind it
 _FORMS_EVERY = 20  # pages between two looks at the waiting POST forms
 _BEHIND_MOST = 4  # links of the page behind a form that are fetched because no other page has them
@@ -151,6 +159,7 @@ class _Harvest:
         self.robots: Robots | None = None
         self._visit: PageFetcher | None = None
         self._unanswered: list[Pending] = []
+        self._listed = ListedValues()
 
     async def run(self, fetcher: PageFetcher) -> HarvestReport:
         """Fetch until the budget ends or nothing is left."""
@@ -179,13 +188,14 @@ class _Harvest:
             for requests, is_wanted in plain:
                 await self._send_plain(fetcher, requests, is_wanted)
             self.typed.add_requests(missed, known, self._options.misses, self._options.walked)
-            self._budget.limit_time(1.0)
+            self._budget.limit_time(_PAGES_SHARE if self._options.writes else 1.0)
             while await self._fetch_all(fetcher):
                 await self._send_forms(fetcher)
             for requests, is_wanted in plain:  # an application in one page has few links, and time is left
                 await self._send_plain(fetcher, requests, is_wanted)
             if self._options.writes:
-                await self._send_plain(fetcher, self._writes(), _is_any)
+                self._budget.limit_time(1.0)
+                await self._send_writes(fetcher)
         finally:
             if self._secrets is not None:
                 sweep(self._writer, self._secrets)
@@ -201,6 +211,7 @@ class _Harvest:
         scripts = ScriptRequests(
             self._collection, self._documents, self._recorded, self._links_of, self._budget.is_over
         )
+        self._listed = scripts.listed
         unsafe = bool(self._options.forms)
         await asyncio.to_thread(self._take_loaded, scripts, missed)
         entries, linked = await asyncio.to_thread(scripts.for_data, missed, is_plain, unsafe=unsafe)
@@ -232,12 +243,6 @@ class _Harvest:
             request = self._loaded.request_for(link, url)
             if request and self._is_followed(link.url, f'link "{link.text}"'):
                 self._frontier.add(request.key, url, weight / max(1, page.elements), request)
-
-    def _writes(self) -> list[PlainRequest]:
-        """Return the missed writes to send, which come last: they change the site."""
-        deletes = self._options.avoid.forbids("delete")
-        writes = writes_of(self._options.misses)
-        return [each for each in writes if not (each.method == "DELETE" and deletes)]
 
     def _read_recorded(self) -> str:
         """Take the links of what is recorded; return the URL to start a visit from."""
@@ -627,6 +632,26 @@ class _Harvest:
         async with asyncio.TaskGroup() as group:
             for _ in range(self._options.per_host):
                 group.create_task(work())
+
+    async def _send_writes(self, fetcher: PageFetcher) -> None:
+        """Send the missed writes of scripts, and those of other rows, last: they change the site."""
+        writes = ScriptWrites(self._collection, self._documents, self._listed, self._options.avoid)
+        missed = list(script_writes(self._options.misses))
+        for page, requests in (await asyncio.to_thread(writes.planned, missed)).items():
+            visit = replace(fetcher, cookies=httpx.Cookies(fetcher.cookies))
+            try:
+                async for sent in send_writes(visit, page, writes.html_of(page), requests):
+                    written = write_redacted(self._writer, self._secrets, sent.exchange)
+                    writes.note(sent.request, written)
+                    self.report.requests += 1
+                    self._on_page(self.report)
+                    if self._budget.is_over():
+                        break
+            except (UpstreamUnreachable, TooLarge) as error:
+                self.report.failed[page] = str(error)
+            if self._budget.is_over():
+                break
+        writes.write_rules()
 
     def _is_recorded(self, request: PlainRequest) -> bool:
         """Return whether a request is recorded, with its meaning."""

@@ -190,18 +190,11 @@ def is_plain_post(request: Request) -> bool:
     return only_reads(request)
 
 
-def writes_of(misses: Iterable[Missed]) -> Iterator[PlainRequest]:
-    """Yield the missed writes of scripts that hold no value of one visit, to be sent without their page.
-
-    A button of an application sends JSON, or nothing beside its URL. Whether a cookie or a field with
-    a token has to come along is not known: a site that refuses it says so.
-    """
+def script_writes(misses: Iterable[Missed]) -> Iterator[PlainRequest]:
+    """Yield the missed writes of scripts that are whole."""
     for miss in misses:
-        if miss.method not in MUTATIONS or miss.resource != "empty" or not miss.whole or is_live(miss.url):
-            continue
-        request = miss.request()
-        if not request.raw_body or json_values(request) is not None:
-            yield _plain(miss, request.raw_body)
+        if miss.method in MUTATIONS and miss.resource == "empty" and miss.whole and not is_live(miss.url):
+            yield _plain(miss, miss.request().raw_body)
 
 
 def only_reads(request: Request) -> bool:

@@ -26,7 +26,7 @@ class HarvestOptions:
         misses: requests that a replay missed, which are sent first.
         walked: number of steps in which they were missed, 0 if it is unknown.
         shown: words that walks saw, and how often; scripts may show words that no document holds.
-        writes: whether missed writes are sent, at the end, if they need no page (`misses.writes_of`).
+        writes: whether missed writes of scripts are sent at the end, with those of other rows (`writes`).
         reads: POST requests that opened views sent: the same with other values reads, too.
         avoid: links that are not followed.
         login: None to harvest without a login.

@@ -531,6 +531,9 @@ class ScriptRequests:
         recorded: keys and URLs of recorded requests; what is found in recorded data is added.
         links_of: returns where a document with a URL leads.
         is_over: returns whether the time is over.
+
+    Attributes:
+        listed: values of the recorded lists that were read.
     """
 
     def __init__(
@@ -546,6 +549,7 @@ class ScriptRequests:
         self._recorded = recorded
         self._links_of = links_of
         self._is_over = is_over
+        self.listed = ListedValues()
 
     def for_links(self, requests: Iterable[PlainRequest]) -> list[PlainRequest]:
         """Return what scripts request for links and forms of their pages, as some requests have shown."""
@@ -620,7 +624,7 @@ class ScriptRequests:
             is_plain: returns whether a POST may be sent without its page.
             unsafe: whether recorded POST requests count.
         """
-        listed = ListedValues()
+        listed = self.listed
         requests = list(missed)
         for request, answer in recorded_data(self._collection, unsafe=unsafe, is_plain=is_plain):
             if self._is_over():
