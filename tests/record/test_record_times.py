@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from stillweb import clock
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import read_rules
-from stillweb.coverage import CoverageOptions, CoverageResult, measure_coverage
-from stillweb.coverage.times import TimedPages, prove_opened, prove_times, timed_pages, to_repeat
+from stillweb.collections.misses import Missed, Sighting
+from stillweb.coverage import CoverageOptions, CoverageResult, WalkRecord, measure_coverage
+from stillweb.coverage.times import ShownTimes, TimedPages, prove_opened, prove_times, timed_pages, to_repeat
 from stillweb.env import Env
 from stillweb.matching.parts import shape_key
 from stillweb.matching.rules import Rules
@@ -100,9 +102,26 @@ async def test_walks_at_another_time_prove_the_rules(
     assert count == 2
     tried = {shape_key(miss.request()) for miss in result.misses()}
     assert to_repeat(result, collection.manifest().recorded_at, Rules(), tried) == []
-    assert to_repeat(result, collection.manifest().recorded_at, Rules())
+    recorded_at = collection.manifest().recorded_at
+    assert to_repeat(result, recorded_at, Rules(), is_shown=ShownTimes(collection).cover)
     rules = [(rule.where, rule.name, rule.shape, rule.path) for rule in read_rules(collection).own]
     assert rules == [("query", "since", "clock", "/runs"), ("query", "until", "clock", "/runs")]
+
+
+async def test_a_time_that_the_page_contains_needs_no_walk(tmp_path: Path, ca: Any, site: Any) -> None:
+    now = round(clock.now().timestamp() * 1000) | 1
+    site.page("/", f"<form method=post action='/seen?before={now}'><button>Seen</button></form>")
+    collection = Collection.create(tmp_path, "site")
+    await crawl([HOME], collection, ca, CrawlOptions(limit=1, record=site.options))
+    at = Sighting("s", 1, HOME, HOME)
+    shown, other = (
+        Missed("", "", "POST", f"{HOME}seen?before={time}", at, at, resource="document")
+        for time in (now, now + 1002)
+    )
+    for miss, count in ((shown, 0), (other, 1)):
+        result = CoverageResult("site", "", (WalkRecord("uniform", 1, HOME, misses=[miss]),))
+        is_shown = ShownTimes(collection).cover
+        assert len(to_repeat(result, collection.manifest().recorded_at, Rules(), is_shown=is_shown)) == count
 
 
 @pytest.mark.timeout(240)

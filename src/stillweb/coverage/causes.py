@@ -220,10 +220,15 @@ def holds_time(miss: Missed, recorded_at: str) -> bool:
 
 def request_holds_time(request: Request, recorded_at: str) -> bool:
     """Return whether a value of a request is the time of a recording."""
+    return bool(times_in(request, recorded_at))
+
+
+def times_in(request: Request, recorded_at: str) -> list[str]:
+    """Return the texts in the values of a request that are the time of a recording."""
     visit = (from_timestamp(recorded_at).timestamp(),)
     leaves = Parts.of(request).leaves(_VALUES)
     texts = (text for leaf in leaves for text in (leaf.text, *TIMES_IN_TEXT.findall(leaf.text)))
-    return any(kind_of(text, visit) is ValueKind.TIME for text in texts)
+    return [text for text in texts if kind_of(text, visit) is ValueKind.TIME]
 
 
 def _with_time(misses: list[Missed], recorded_at: str) -> set[tuple[str, str]]:

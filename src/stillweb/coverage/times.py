@@ -8,7 +8,7 @@ recording holds, or that the first walk missed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 
 from stillweb.collections.baselines import RESOURCES, RecordedRequest, read_resources
@@ -17,11 +17,12 @@ from stillweb.collections.learn.pagetimes import clock_rules, clock_shift
 from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
 from stillweb.collections.misses import Missed
 from stillweb.coverage.agents import AGENTS
-from stillweb.coverage.causes import holds_time, request_holds_time
+from stillweb.coverage.causes import holds_time, request_holds_time, times_in
 from stillweb.coverage.measure import CoverageOptions, CoverageResult, WalkRecord, measure_again
+from stillweb.http.codec import decoded_body
 from stillweb.matching.parts import shape_key
 from stillweb.matching.rules import Rules
-from stillweb.model import Request
+from stillweb.model import HTML_TYPES, Request
 from stillweb.replay import ReplayClient
 from stillweb.urls import from_timestamp
 
@@ -30,18 +31,44 @@ _SAMPLE = 200  # requests of one kind that are compared
 _WALKS = 8  # that are repeated, those with the most requests first
 
 
+class ShownTimes:
+    """Times that recorded documents contain: replay shows them again, whatever the page's clock."""
+
+    def __init__(self, collection: Collection) -> None:
+        self._collection = collection
+        self._documents = {each.url: each for each in collection.captures() if each.mime in HTML_TYPES}
+        self._bodies: dict[str, bytes] = {}
+        self._recorded_at = collection.manifest().recorded_at
+
+    def cover(self, miss: Missed) -> bool:
+        """Return whether the page of a miss contains all times that it holds."""
+        page = miss.last.page.partition("#")[0]
+        if page not in self._documents:
+            return False
+        if page not in self._bodies:
+            response = self._collection.read_capture(self._documents[page]).response
+            self._bodies[page] = decoded_body(response) or b""
+        times = times_in(miss.request(), self._recorded_at)
+        return all(time.encode() in self._bodies[page] for time in times)
+
+
 def to_repeat(
-    result: CoverageResult, recorded_at: str, rules: Rules, tried: Set[bytes] = frozenset()
+    result: CoverageResult,
+    recorded_at: str,
+    rules: Rules,
+    tried: Set[bytes] = frozenset(),
+    is_shown: Callable[[Missed], bool] = lambda miss: False,
 ) -> list[WalkRecord]:
     """Return the walks that missed requests with the time of the visit, the most such requests first.
 
     Args:
         rules: those of the collection; requests whose times they compare need no proof.
         tried: keys (`shape_key`) of requests for which a proof has failed.
+        is_shown: returns whether the times of a miss are in its page, and not from its clock.
     """
 
     def wants_proof(miss: Missed) -> bool:
-        if not holds_time(miss, recorded_at) or shape_key(miss.request()) in tried:
+        if not holds_time(miss, recorded_at) or shape_key(miss.request()) in tried or is_shown(miss):
             return False
         return rules.clock_alias(miss.request()) is None
 

@@ -35,7 +35,14 @@ from stillweb.coverage.causes import Obstacles, causes_of, closable_rate
 from stillweb.coverage.fill import FillOptions, FillReport, fill
 from stillweb.coverage.measure import CoverageOptions, CoverageResult, OnWalk, measure_coverage
 from stillweb.coverage.rounds import Round, UntilReport
-from stillweb.coverage.times import TimedPages, prove_opened, prove_times, timed_pages, to_repeat
+from stillweb.coverage.times import (
+    ShownTimes,
+    TimedPages,
+    prove_opened,
+    prove_times,
+    timed_pages,
+    to_repeat,
+)
 from stillweb.env.episode.determinism import level_of, probe_level
 from stillweb.env.vector.pool import BrowserPool, PoolOptions
 from stillweb.matching.parts import shape_key
@@ -286,7 +293,8 @@ class _Loop:
         """
         rules = read_rules(self._collection)
         recorded_at = self._collection.manifest().recorded_at
-        walks = to_repeat(result, recorded_at, rules, self._tried_times)
+        is_shown = (await asyncio.to_thread(ShownTimes, self._collection)).cover
+        walks = to_repeat(result, recorded_at, rules, self._tried_times, is_shown)
         opened = (
             TimedPages() if self._opened_later else await asyncio.to_thread(timed_pages, self._collection)
         )
@@ -306,7 +314,8 @@ class _Loop:
             if opened.pages:
                 self._say(f"times: {len(opened.pages)} pages at another time")
                 count += await prove_opened(client, self._collection, hosts, opened, options)
-            walks = to_repeat(result, recorded_at, read_rules(self._collection), self._tried_times)
+            rules = read_rules(self._collection)
+            walks = to_repeat(result, recorded_at, rules, self._tried_times, is_shown)
             if walks:
                 self._say(f"times: {len(walks)} walks at another time")
                 count += await prove_times(client, self._collection, hosts, walks, options)
