@@ -15,6 +15,7 @@ import json
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -54,7 +55,7 @@ from stillweb.record.harvest.opened import opened_posts
 from stillweb.record.harvest.options import HarvestBudget, HarvestOptions, HarvestReport
 from stillweb.record.harvest.page import HtmlPage, Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
-from stillweb.record.harvest.scripted import ListedValues, ScriptRequests
+from stillweb.record.harvest.scripted import ListedValues, ScriptRequests, requests_for_entries
 from stillweb.record.harvest.typed import TypedText
 from stillweb.record.harvest.words import typed_form
 from stillweb.record.harvest.writes import ScriptWrites, send_writes
@@ -220,6 +221,7 @@ class _Harvest:
             (await asyncio.to_thread(scripts.for_links, [*missed, *known]), _is_any),
             (entries, _is_file),
             (await asyncio.to_thread(scripts.for_combinations, [*missed, *known]), _is_file),
+            (await asyncio.to_thread(scripts.for_rows, [*missed, *known]), _is_found),
             (await asyncio.to_thread(scripts.for_files), _is_file),
             (linked, _is_any),
         ]
@@ -635,7 +637,8 @@ class _Harvest:
 
     async def _send_writes(self, fetcher: PageFetcher) -> None:
         """Send the missed writes of scripts, and those of other rows, last: they change the site."""
-        writes = ScriptWrites(self._collection, self._documents, self._listed, self._options.avoid)
+        entries_of = partial(requests_for_entries, listed=self._listed)
+        writes = ScriptWrites(self._collection, self._documents, entries_of, self._options.avoid)
         missed = list(script_writes(self._options.misses))
         for page, requests in (await asyncio.to_thread(writes.planned, missed)).items():
             visit = replace(fetcher, cookies=httpx.Cookies(fetcher.cookies))
@@ -667,6 +670,10 @@ class _Harvest:
 
 def _is_any(exchange: Exchange) -> bool:
     return True
+
+
+def _is_found(exchange: Exchange) -> bool:
+    return exchange.response.status == 200
 
 
 def _is_file(exchange: Exchange) -> bool:

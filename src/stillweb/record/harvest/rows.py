@@ -107,7 +107,7 @@ def likeness(request: PlainRequest, row: str = "") -> tuple[object, ...]:
 
 
 @dataclass(slots=True)
-class _Kind:
+class _RowKind:
     """Requests that differ in the value of one row; `attributes` has the values found in each."""
 
     values: dict[str, PlainRequest] = field(default_factory=dict)
@@ -143,7 +143,7 @@ def requests_for_rows(requests: Iterable[PlainRequest], pages: Mapping[str, _Tex
         requests: of scripts.
         pages: recorded documents that they may have been sent from, by URL.
     """
-    kinds: dict[tuple[object, ...], _Kind] = defaultdict(_Kind)
+    kinds: dict[tuple[object, ...], _RowKind] = defaultdict(_RowKind)
     known = set()
     for request in requests:
         texts = pages.get(request.referer.partition("#")[0])

@@ -45,11 +45,13 @@ from stillweb.record.harvest.fetch import recorded_data
 from stillweb.record.harvest.loaded import LoadedLinks
 from stillweb.record.harvest.misses import PlainRequest
 from stillweb.record.harvest.page import HtmlPage, parse_page
+from stillweb.record.harvest.rows import attribute_texts, requests_for_rows
 from stillweb.urls import host_of
 
 _PAGES, _LINKS = 300, 600  # pages whose links scripts may follow; requests for these links
 _FILES = 1_000  # files that scripts name
 _ENTRIES = 600  # requests for entries of lists, and for URLs in data
+_SHOWN = 500  # requests that are compared with the rows of their pages
 _LEAST = 2  # parameters of a link that its script repeats
 _EXAMPLES = 40  # requests that are compared with the links of their pages, of each URL and parameters
 
@@ -642,6 +644,20 @@ class ScriptRequests:
         ]
         named = {each.key for each in linked}  # their error pages count too
         return self._unrecorded(each for each in entries if each.key not in named), self._unrecorded(linked)
+
+    def for_rows(self, requests: Iterable[PlainRequest]) -> list[PlainRequest]:
+        """Return the GET requests for rows of recorded pages that no request named, as some have shown."""
+        reads = (each for each in requests if each.body is None)
+        shown = [each for each in reads if each.referer.partition("#")[0] in self._documents][:_SHOWN]
+        if not shown:
+            return []
+        texts = {}
+        for url, capture in islice(self._documents.items(), _PAGES):
+            if self._is_over():
+                break
+            body = decoded_body(self._collection.read_capture(capture).response) or b""
+            texts[url] = attribute_texts(body.decode("utf-8", "replace"))
+        return self._unrecorded(requests_for_rows(shown, texts))
 
     def for_combinations(self, requests: Iterable[PlainRequest]) -> list[PlainRequest]:
         """Return the requests with combinations of parameters that no visitor chose."""

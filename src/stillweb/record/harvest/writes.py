@@ -9,7 +9,7 @@ too. If a write names a row of a page or an entry of a list, those for the other
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -35,7 +35,6 @@ from stillweb.record.harvest.rows import (
     requests_for_rows,
     with_values,
 )
-from stillweb.record.harvest.scripted import ListedValues, requests_for_entries
 from stillweb.record.harvest.tree import parse_tree
 
 _PAGES = 300  # recorded documents whose rows are read
@@ -49,7 +48,7 @@ class ScriptWrites:
 
     Args:
         documents: recorded documents by URL.
-        listed: values of recorded lists.
+        entries_of: returns the requests for other entries of recorded lists than given requests name.
         avoid: addresses and values that are not sent.
     """
 
@@ -57,12 +56,12 @@ class ScriptWrites:
         self,
         collection: Collection,
         documents: Mapping[str, Capture],
-        listed: ListedValues,
+        entries_of: Callable[[Iterable[PlainRequest]], list[PlainRequest]],
         avoid: AvoidRules,
     ) -> None:
         self._collection = collection
         self._documents = documents
-        self._listed = listed
+        self._entries_of = entries_of
         self._avoid = avoid
         self._learned: list[Rule] = []
 
@@ -74,7 +73,7 @@ class ScriptWrites:
         sources = dict.fromkeys([each.referer.partition("#")[0] for each in known])
         pages = [url for url in (*sources, *self._documents) if url in self._documents]
         texts = {url: attribute_texts(self.html_of(url)) for url in islice(dict.fromkeys(pages), _PAGES)}
-        others = [*requests_for_rows(known, texts), *requests_for_entries(known, self._listed)]
+        others = [*requests_for_rows(known, texts), *self._entries_of(known)]
         found: dict[str, list[PlainRequest]] = {}
         sent = set(map(likeness, recorded))
         for each in (*examples, *others):
@@ -112,8 +111,8 @@ class ScriptWrites:
     def note(self, request: PlainRequest, written: Exchange) -> None:
         """Take a write as its page would send it, and as it was sent and written with other tokens."""
         fields = tuple(each for each in request.fields if each[0].lower() == "content-type")
-        asked = Request(request.method, request.url, fields, request.body or b"")
-        self._learned += rules_for(asked, written.request, request.referer, Rules(tuple(self._learned)))
+        missed = Request(request.method, request.url, fields, request.body or b"")
+        self._learned += rules_for(missed, written.request, request.referer, Rules(tuple(self._learned)))
 
     def write_rules(self) -> None:
         """Write the rules by which replay matches the writes with the tokens of recorded pages."""
