@@ -1355,15 +1355,19 @@ class TestASite:
     ) -> None:
         monkeypatch.setattr(loop, "_LEAST", 10_000.0)
         build(site, pages=3)
-        site.page("/", '<a href="/item/0">0</a><a href="/item/1">1</a>')
+        button = """<button onclick="fetch('/star', {method: 'POST'})">Star</button>"""
+        site.page("/", f'<a href="/item/0">0</a><a href="/item/1">1</a>{button}')
+        site.page("/star", "")
         collection = await crawled(tmp_path, ca, site)
-        measure = CoverageOptions(("reader",), seeds=1, steps=3, jobs=1)
+        measure = CoverageOptions(("uniform",), seeds=2, steps=6, jobs=1)
         options = UntilOptions(
             seconds=600.0, measure=measure, harvest=HarvestOptions(pages=50, record=site.options)
         )
         report = await record_until(collection, ca, SCOPE, [HOME], options)
         assert len(report.rounds) == 2
-        assert {f"{HOME}item/0", f"{HOME}item/1"} <= {capture.url for capture in collection.captures()}
+        assert {f"{HOME}item/0", f"{HOME}item/1", f"{HOME}star"} <= {
+            capture.url for capture in collection.captures()
+        }
 
     async def test_filling_walks_fetch_what_the_replay_lacks(
         self, tmp_path: Path, ca, site, monkeypatch

@@ -254,7 +254,8 @@ class _Loop:
         linked = sum(_is_linked(each) * each.count for each in misses) / _total(misses)
         if self._to_record <= self._least:  # a replay takes longer to start; plain HTTP needs none
             self._pass_end = monotonic() + max(_LEAST, self._to_record)
-            recorded["harvest"] += await self._harvest(misses, walked, 1.0)
+            writes = not self._options.read_only
+            recorded["harvest"] += await self._harvest(misses, walked, 1.0, writes=writes)
         while self._to_record > self._least:
             self._pass_end = monotonic() + self._budget()
             live = live_share(misses)
@@ -264,7 +265,7 @@ class _Loop:
                 added["walks"] += await self._walk(min(_LIVE_MOST, live))
             found = await self._fill(_AMEND_LEFT) if self._pass_left > self._least else FillReport()
             added["fill"] = found.exchanges
-            if found.exchanges or found.misses:
+            if found.exchanges or found.misses or any(each.method in MUTATIONS for each in misses):
                 added["harvest"] += await self._follow([*misses, *found.misses, *found.loaded])
             is_walked = not self._options.read_only and any(map(needs_walks, found.misses))
             if is_walked and not added["walks"] and _WALKS * self._pass_left > self._least:
@@ -365,7 +366,7 @@ class _Loop:
 
     async def _follow(self, misses: list[Missed]) -> int:
         """Harvest what filling walks lead to: the same for other entries; send writes that need no page."""
-        if self._pass_left < self._least / 2:
+        if self._pass_left < _LEAST / 2:  # plain HTTP needs no replay, which may take longer to start
             return 0
         fresh = {(each.method, each.url, each.body_digest): each for each in misses}
         writes = [each for key, each in fresh.items() if key not in self._written]

@@ -386,7 +386,7 @@ class _Harvest:
 
     def _comes_first(self, post: PostForm) -> bool:
         """Return whether a POST form is likelier than the pages that its requests could fetch instead."""
-        if self._forms_left <= 0 or (self._budget.is_over() and self.report.ended_by != "--pages"):
+        if self._forms_left <= 0 or self._budget.is_over_for_writes():
             return False
         least = 0.0 if self.report.ended_by else _FORM_COST * self._frontier.peek()
         return self._frontier.weight_of(post.key) >= least
@@ -648,11 +648,11 @@ class _Harvest:
                     writes.note(sent.request, written)
                     self.report.requests += 1
                     self._on_page(self.report)
-                    if self._budget.is_over():
+                    if self._budget.is_over_for_writes():
                         break
             except (UpstreamUnreachable, TooLarge) as error:
                 self.report.failed[page] = str(error)
-            if self._budget.is_over():
+            if self._budget.is_over_for_writes():
                 break
         writes.write_rules()
 

@@ -124,10 +124,14 @@ class HarvestBudget:
         """Return whether a limit is reached; the report says which."""
         options, report = self._options, self._report
         limits = {
-            "--pages": report.pages >= options.pages,
             "--requests": options.requests is not None and report.requests >= options.requests,
             "--size": options.size is not None and report.body_bytes >= options.size,
             "--time": self._phase_end.is_over,
+            "--pages": report.pages >= options.pages,  # last: after it, writes and forms may still be sent
         }
         report.ended_by = next((name for name, reached in limits.items() if reached), "")
         return bool(report.ended_by)
+
+    def is_over_for_writes(self) -> bool:
+        """Return whether a limit is reached that is not that of pages."""
+        return self.is_over() and self._report.ended_by != "--pages"
