@@ -19,6 +19,7 @@ from stillweb.matching.keys import STRUCTURED, FormBody, JsonBody, MultipartBody
 from stillweb.model import Response
 from stillweb.polling import poll
 from stillweb.replay import ReplayClient, ReplayOptions, ReplayServer, serve, serve_cluster
+from stillweb.replay.server.bodytime import Allowance
 from stillweb.replay.server.connection import ConnectionLimits
 from stillweb.replay.server.listeners import ExpiryTimer
 
@@ -141,6 +142,46 @@ async def test_bodies_have_a_budget_by_session_and_in_total(tmp_path: Path, ca: 
             writer.close()
         assert await poll(lambda: budget._total == 0, timeout=10)
         assert not budget._by_session
+
+
+async def test_large_bodies_have_an_allowance_of_time_by_session(tmp_path: Path, ca: CertAuthority) -> None:
+    body = json.dumps(list(range(20_000))).encode()
+    fields = b"Content-Type: application/json\r\nContent-Length: %d" % len(body)
+    large = POST.replace(b"Content-Length: 800000", fields) + body
+
+    async def ask(at: tuple[asyncio.StreamReader, asyncio.StreamWriter], sent: bytes) -> bytes:
+        at[1].write(sent)
+        return await at[0].readuntil(b"\r\n\r\n" if sent is large else b"shop")
+
+    async with serving(tmp_path, ca, ConnectionLimits()) as server:
+        connections = [await connect(server) for _ in range(3)]
+        async with ReplayClient(server.url) as client:
+            other = await client.open_session()
+        neighbour = await asyncio.open_connection("127.0.0.1", int(other.proxy.rpartition(":")[2]))
+        time = server._sessions["default"].session.body_time
+        time.allowance = Allowance(initial=0.0, share=0.0001)
+        assert (await ask(connections[0], GET)).startswith(b"HTTP/1.1 200 ")
+        assert (await ask(connections[0], large)).startswith(b"HTTP/1.1 404 ")
+        second = asyncio.ensure_future(ask(connections[0], large))
+        assert await poll(lambda: time.paused, timeout=10)
+        behind = asyncio.ensure_future(ask(connections[1], GET))  # or it would overtake the large one
+        assert await poll(lambda: len(time._waiting) == 2, timeout=10)
+        for _ in range(3):
+            assert (await ask(neighbour, GET)).startswith(b"HTTP/1.1 200 ")
+            assert (await ask(neighbour, large)).startswith(b"HTTP/1.1 404 ")
+        assert not second.done()
+        assert not behind.done()
+        time.allowance = Allowance(initial=0.0, share=1.0)
+        time._paid = 0.0
+        connections[2][1].write(GET)
+        assert await poll(lambda: len(time._waiting) == 3, timeout=10)
+        time._resume()
+        assert (await second).startswith(b"HTTP/1.1 404 ")
+        assert (await behind).startswith(b"HTTP/1.1 200 ")
+        for _ in range(3):  # each waits as long as the one before it took
+            assert (await ask(connections[0], large)).startswith(b"HTTP/1.1 404 ")
+        for _, writer in (*connections, neighbour):
+            writer.close()
 
 
 async def test_a_client_that_names_no_session_leaves_the_supervisor(

@@ -42,6 +42,7 @@ from stillweb.http.wire import (
 from stillweb.model import Headers, Match, Request, Tier
 from stillweb.replay.server import websocket
 from stillweb.replay.server.answer import PreparedResponse, ScriptedResponse
+from stillweb.replay.server.bodytime import LARGE
 from stillweb.replay.server.cache import may_repeat
 from stillweb.replay.server.session import ServedRequest, Session
 from stillweb.replay.server.takeover import ClosingDelay, Takeover
@@ -175,6 +176,7 @@ class Connection(asyncio.Protocol):
         self._whole: bytes | None = None  # the received bytes, if they are exactly the current request
         self._outgoing: _Outgoing | None = None
         self._awaits_control = False
+        self._awaits_turn = False
         self._body: tuple[Session | None, int] = (None, 0)  # what the budget counts for this connection
         self._received = clock.perf()  # time of the last bytes
         self._partial = self._received  # time of the first bytes of a head that is incomplete
@@ -240,7 +242,7 @@ class Connection(asyncio.Protocol):
             return self._take_over(self._takeover, data)
         # An unfinished response or a queued event exists only while the client is slow or the control API
         # works.
-        alone = tunnel.between and not (self._full or self._awaits_control)
+        alone = tunnel.between and not (self._full or self._awaits_control or self._awaits_turn)
         if not (alone and self._repeated(data, began)):
             self._receive(data, alone)
         return None
@@ -249,7 +251,9 @@ class Connection(asyncio.Protocol):
         """Answer from the cache, if it has these bytes."""
         # Credentials count for their own request only, and no request that has them is cached.
         session = self.session if self._tunnel.authority else self._target.session
-        if not session or not (cached := session.cache.get((self._tunnel.origin, data))):
+        if not session or session.body_time.paused:
+            return False
+        if not (cached := session.cache.get((self._tunnel.origin, data))):
             return False
         self.session = session
         self._write(cached.data)
@@ -304,7 +308,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def _busy(self) -> bool:
-        return self._outgoing is not None or self._awaits_control or self._full
+        return self._outgoing is not None or self._awaits_control or self._awaits_turn or self._full
 
     def _work(self) -> None:
         """Answer what can be answered now; stop reading while more is queued."""
@@ -360,10 +364,20 @@ class Connection(asyncio.Protocol):
             return self._refuse(407)
         elif (session := self.session) is None or not (url := request_url(event, origin)):
             return self._refuse(400)
+        elif session.body_time.wait(len(event.raw_body), self._take_turn):
+            self._awaits_turn = True
+            self._events.appendleft(event)
         else:
+            began = clock.perf()
             request = Request(event.method, url, event.headers, event.raw_body)
             self._send(session, self._begin(session, request, event), event.keep_alive)
+            if len(event.raw_body) >= LARGE:
+                session.body_time.charge(clock.perf() - began)
         return None
+
+    def _take_turn(self) -> None:
+        self._awaits_turn = False
+        self._work()
 
     def _begin(self, session: Session, request: Request, event: RequestReceived) -> ServedRequest:
         # Sessions of episodes never reach the page: replayed sites must not see that they are replayed.

@@ -33,6 +33,7 @@ from stillweb.replay.ledger.session import SessionLedger, may_be_repeated, numbe
 from stillweb.replay.server import answer as answers
 from stillweb.replay.server import eventstream
 from stillweb.replay.server.answer import PreparedResponse, ScriptedResponse
+from stillweb.replay.server.bodytime import BodyTime
 from stillweb.replay.server.cache import CachedResponse, Key, cache_of
 from stillweb.replay.server.metrics import ResponseCounters
 from stillweb.replay.server.pageclock import PageClock
@@ -68,6 +69,7 @@ class Session:
         left: when its last connection ended, or when it was opened (`clock.monotonic`).
         page_clock: of its page; frames and events may wait for it, or for a mutation.
         cancels_navigations: whether a navigation that misses gets 204, so that the browser stays on its page.
+        body_time: what its large request bodies may take of the event loop.
     """
 
     holds_misses = False
@@ -89,6 +91,7 @@ class Session:
         self.counters = counters or ResponseCounters()
         self._sink = sink
         self.page_clock = PageClock()
+        self.body_time = BodyTime()
         self.resets = 0
         self.left = clock.monotonic()
         self._clear()
