@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 from dataclasses import replace
@@ -138,6 +139,47 @@ async def test_own_text_is_shown_on_the_pages_behind_a_form(collection: Collecti
         assert b"<li>Tea &amp; two biscuits</li>" in page
     assert send(session, "about")[0] == "exact"
     assert session.describe()["counts"] == {"exact": 2, "derived": 3}
+
+
+async def test_resources_that_only_pages_behind_a_form_load_are_recorded(
+    collection: Collection, ca, site
+) -> None:
+    shown = site.answers["/notes"]
+
+    def with_icon(asked) -> object:
+        page = shown(asked)
+        page.body = page.body.replace(b"<li>", b"<li><img src=/note.svg>")
+        return page
+
+    site.answers["/notes"] = with_icon
+    site.page("/note.svg", "<svg/>", type="image/svg+xml")
+    await recorded(collection, ca, site)
+    session = session_of(collection)
+    _, _, page = send(session, "notes")
+    send(session, "add", {"csrf": token_in(page), "note": "Tea & two biscuits"})
+    assert b"/note.svg" in send(session, "notes")[2]
+    assert send(session, "note.svg")[:2] == ("exact", 200)
+    captures = [each.url for each in collection.captures()]
+    assert captures.count(f"{HOME}note.svg") == 1
+    assert len(captures) == len(PAGES) + 1
+
+
+async def test_a_recording_that_is_stopped_keeps_what_it_has_proved(collection: Collection, ca, site) -> None:
+    def stop(outcome: FormOutcome, left: int) -> None:
+        if outcome.name == f"POST {HOME}add note":
+            raise asyncio.CancelledError
+
+    options = FormsOptions(record=site.options, reset=SiteReset(reset_url=f"{HOME}reset"))
+    with pytest.raises(asyncio.CancelledError):
+        await record_forms(collection, ca, SCOPE, options, stop)
+    assert [(each.name, each.refused) for each in outcomes(collection)] == [
+        (f"GET {HOME}find q", ""),
+        (f"POST {HOME}add note", ""),
+    ]
+    seal(collection)
+    session = session_of(collection)
+    _, _, page = send(session, "notes")
+    assert send(session, "add", {"csrf": token_in(page), "note": "Tea & two biscuits"})[0] == "derived"
 
 
 async def test_a_form_that_is_gone_for_its_repetition_is_refused(collection: Collection, ca, site) -> None:

@@ -30,7 +30,8 @@ PAGE = """<!doctype html><title>Notes</title><ul></ul><div><input id=note><butto
 const show = async () => {
   const notes = await (await fetch("/api/notes")).json();
   document.querySelector("ul").replaceChildren(...notes.map((each) => {
-    const item = document.createElement("li"); item.textContent = each.text; return item;
+    const item = document.createElement("li"); item.textContent = each.text;
+    item.append(Object.assign(new Image(), {src: "/note.svg"})); return item;
   }));
 };
 document.querySelector("button").onclick = async () => {
@@ -64,6 +65,7 @@ def build(site: Any) -> None:
         return site.reply("ok")
 
     site.page("/", PAGE)
+    site.page("/note.svg", "<svg/>", type="image/svg+xml")
     site.answers |= {"/api/notes": api, "/reset": reset}
 
 
@@ -91,6 +93,7 @@ async def test_a_form_that_a_script_sends_is_recorded_and_derived(tmp_path: Path
         200,
         [{"id": "00ff12ab34cd56ef", "text": "Tea and biscuits", "size": 16}],
     )
+    assert [each.url for each in collection.captures()].count(f"{HOME}note.svg") == 1
     graph = graph_of(collection)
     assert [(each.source, each.kind, each.uncertain) for each in graph.edges] == [(START, "template", "")]
 

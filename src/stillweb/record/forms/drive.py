@@ -41,7 +41,7 @@ from stillweb.matching.derived.branch import Branch, leaf_text, leaves_of
 from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.matching.parts import Parts
 from stillweb.matching.resolver import Policy, SessionState, advance, resolve
-from stillweb.model import MUTATIONS, TEXT_TYPES, Capture, Exchange, Headers
+from stillweb.model import MUTATIONS, TEXT_TYPES, Capture, Exchange, Headers, destination
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.forms.scripts import CANDIDATES, ScriptForm, candidates, perform
@@ -57,6 +57,7 @@ from stillweb.record.reset import SiteReset
 _PAGE_SECONDS = 60.0
 _NEEDED = 2  # recordings of different values without which nothing is proved
 _DRAIN_SECONDS = 5.0
+_RESOURCES = frozenset(("image", "style", "script", "font", "worker", "sharedworker"))  # Fetch §3.2.7
 _APART = timedelta(minutes=7, seconds=13)  # between the clocks of two recordings
 
 
@@ -254,6 +255,10 @@ def _is_document(exchange: Exchange) -> bool:
     return exchange.request.method == "GET" and exchange.response.mime in TEXT_TYPES
 
 
+def _is_resource(exchange: Exchange) -> bool:
+    return exchange.request.method == "GET" and destination(exchange.request.headers) in _RESOURCES
+
+
 def _holds(exchange: Exchange, values: Sequence[str]) -> bool:
     """Return True if a request holds a value as typed."""
     parts = Parts.of(exchange.request)
@@ -280,6 +285,8 @@ class ScriptRun:
         vocabulary: words of the collection's documents, in which no value occurs.
         store: writes a plain exchange and returns it as written.
         deadline: ends the recording of a form too.
+        proved: forms that are proved so far.
+        loaded: resources that the pages of the recorded forms loaded.
     """
 
     collection: Collection
@@ -292,7 +299,8 @@ class ScriptRun:
     vocabulary: Vocabulary
     store: Callable[[Exchange], Exchange]
     deadline: Deadline
-    proved: list[Branch] = field(default_factory=list)
+    proved: list[Branch]
+    loaded: list[Exchange]
 
     async def run(
         self,
@@ -301,12 +309,11 @@ class ScriptRun:
         given: Sequence[ScriptForm],
         pages: Sequence[str],
         on_form: OnForm,
-    ) -> list[FormOutcome]:
+    ) -> None:
         """Record given forms, and those that are found on some pages."""
         if not given and not pages:
-            return []
+            return
         await asyncio.to_thread(seal, self.collection)
-        outcomes = []
         pinned = pinning_of(self.collection.manifest())
         with Pack.open(self.collection.pack) as pack:
             policy = Policy().under(pack.manifest.get("rules", ""))
@@ -324,9 +331,7 @@ class ScriptRun:
                             outcome = await self._form(driver, form)
                     except TimeoutError:
                         break
-                    outcomes.append(outcome)
                     on_form(outcome, len(forms) - number - 1)
-        return outcomes
 
     async def _found(self, driver: ScriptDriver, pages: Sequence[str]) -> list[ScriptForm]:
         """Return the script forms of some pages, those with the same button and fields once."""
@@ -362,6 +367,7 @@ class ScriptRun:
         first = await self._branch(driver, form, sets[0])
         if isinstance(first, str):
             return first
+        loaded = [each for each in driver.writer.taken if _is_resource(each)]
         untouched = [await self._untouched(first[1]) for _ in range(2)]
         branches = [first[0]]
         if why := objection(first[0], searches=False):
@@ -372,6 +378,7 @@ class ScriptRun:
                 branches.append(branch[0])
             elif len(branches) < _NEEDED or values == sets[0]:
                 return branch
+        self.loaded += loaded
         ordered = [branches[0], branches[-1], *branches[1:-1]]
         return recordings_of(form, ordered, (untouched[0], untouched[1]))
 

@@ -30,12 +30,15 @@ from stillweb.collections.learn.recordings import (
     RecordedBranch,
 )
 from stillweb.collections.learn.rules import read_rules
+from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import UpstreamUnreachable
 from stillweb.http.codec import decoded_body
 from stillweb.matching.derived.branch import Branch
 from stillweb.matching.derived.vocabulary import Vocabulary
-from stillweb.model import HTML_TYPES, TEXT_TYPES, Capture
+from stillweb.matching.resolver import Policy, SessionState, resolve
+from stillweb.model import HTML_TYPES, TEXT_TYPES, Capture, Exchange, Tier
 from stillweb.options import Option
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
@@ -59,9 +62,10 @@ from stillweb.record.harvest.fetch import (
     signed_in_state,
 )
 from stillweb.record.harvest.page import parse_page
+from stillweb.record.harvest.resources import fetch_resources
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
-from stillweb.record.redaction.redactor import secrets_of
+from stillweb.record.redaction.redactor import Secrets, secrets_of, write_redacted
 from stillweb.record.reset import SiteReset
 
 _UNRECORDED, _WORDS = 8, 8  # pages that are not recorded, and words of theirs that are searched for
@@ -158,15 +162,31 @@ async def record_forms(
         async with PageFetcher(options.record, fields, cookies=cookies_of(state)) as fetcher:
             with KeepingWriter(stored, prefix="form") as writer:
                 run = _FormsRun(collection, writer, scope, options, fetcher, deadline)
-                report = FormsReport(await run.run(on_form))
-                report.outcomes += await run.run_scripts(ca, state, on_form)
-                report.outside = run.outside
-        found = tuple(run.proved), tuple(report.outcomes), run.vocabulary
-        forms = RecordedForms(*found, bool(options.reset))
-        earlier = read_forms(collection) if deadline.is_over or options.page else None
-        write_branches(collection, _with_earlier(forms, earlier) if earlier else forms)
+                try:
+                    await run.run(on_form)
+                    await run.run_scripts(ca, state, on_form)
+                    run.complete = not (deadline.is_over or options.page)
+                finally:  # a recording that was stopped keeps what it has proved
+                    run.write_branches()
+            secrets = secrets_of(collection, options.record.secrets)
+            await asyncio.to_thread(_add_resources, collection, run.resources, secrets)
+        report = FormsReport(run.outcomes, outside=run.outside)
         report.environment_id = (await asyncio.to_thread(seal, collection)).environment_id
         return report
+
+
+def _add_resources(collection: Collection, loaded: Sequence[Exchange], secrets: Secrets | None) -> None:
+    """Add what pages behind forms load to a collection, unless its pack answers it: an icon of a history."""
+    if not loaded:
+        return
+    seal(collection)
+    with Pack.open(collection.pack) as pack:
+        policy = Policy().under(pack.manifest.get("rules", ""))
+        missed = [e for e in loaded if resolve(e.request, pack, SessionState(), policy).tier is Tier.MISS]
+    if missed:
+        with CollectionWriter(collection, prefix="form") as writer:
+            for exchange in missed:
+                write_redacted(writer, secrets, exchange)
 
 
 def _with_earlier(forms: RecordedForms, earlier: RecordedForms) -> RecordedForms:
@@ -208,18 +228,21 @@ class _FormsRun:
         self._script_pages: list[str] = []
         self.vocabulary = Vocabulary()
         self.proved: list[Branch] = []
+        self.resources: list[Exchange] = []
+        self.outcomes: list[FormOutcome] = []
         self.outside = 0
+        self.complete = False
+        self._recorded = {capture.url for capture in collection.captures()}
 
-    async def run(self, on_form: OnForm) -> list[FormOutcome]:
+    async def run(self, on_form: OnForm) -> None:
         """Record the planned forms."""
         try:
             planned = (await asyncio.to_thread(self._plan))[: self._options.forms]
         except TimeoutError:
             self.vocabulary = Vocabulary()
-            return []
+            return
         if self._options.pairs:
             self._form_pages = [each.variant.page for each in planned if each.variant.posts]
-        outcomes = []
         refused: Counter[Hashable] = Counter()
         for number, each in enumerate(planned):
             if self._deadline.is_over:
@@ -228,10 +251,10 @@ class _FormsRun:
                 continue
             outcome = await self._form(each)
             refused[each.variant.alike] += bool(outcome.refused)
-            outcomes.append(outcome)
+            self.outcomes.append(outcome)
             on_form(outcome, len(planned) - number - 1)
         pairs = _pairs(self._variants)[: self._options.pairs]
-        outcomes += await self._sequences(pairs, on_form)
+        await self._sequences(pairs, on_form)
         proved = {each.path for each in self.proved}
         longer = [
             (*pair, variant)
@@ -239,20 +262,16 @@ class _FormsRun:
             for variant in self._variants
             if _names(pair) in proved and _names((pair[1], variant)) in proved
         ]
-        return [*outcomes, *await self._sequences(longer[: self._options.triples], on_form)]
+        await self._sequences(longer[: self._options.triples], on_form)
 
-    async def _sequences(self, sequences: Sequence[Variants], on_form: OnForm) -> list[FormOutcome]:
+    async def _sequences(self, sequences: Sequence[Variants], on_form: OnForm) -> None:
         """Record forms one after the other; the last of each sequence is the one to prove."""
-        outcomes = []
         for number, each in enumerate(sequences):
             outcome = await self._form(PlannedForm(each[-1]), each[:-1])
-            outcomes.append(outcome)
+            self.outcomes.append(outcome)
             on_form(outcome, len(sequences) - number - 1)
-        return outcomes
 
-    async def run_scripts(
-        self, ca: CertAuthority, state: Mapping[str, Any], on_form: OnForm
-    ) -> list[FormOutcome]:
+    async def run_scripts(self, ca: CertAuthority, state: Mapping[str, Any], on_form: OnForm) -> None:
         """Record the forms that scripts send."""
         run = ScriptRun(
             self._collection,
@@ -265,11 +284,23 @@ class _FormsRun:
             self.vocabulary,
             self._visits.stored,
             self._deadline,
+            self.proved,
+            self.resources,
         )
+
+        def note(outcome: FormOutcome, left: int) -> None:
+            self.outcomes.append(outcome)
+            on_form(outcome, left)
+
         pages = self._script_pages[: self._options.forms]
-        outcomes = await run.run(ca, state, self._options.script, pages, on_form)
-        self.proved += run.proved
-        return outcomes
+        await run.run(ca, state, self._options.script, pages, note)
+
+    def write_branches(self) -> None:
+        """Write what is proved; unless the recording is complete, forms that it left out stay as before."""
+        found = tuple(self.proved), tuple(self.outcomes), self.vocabulary
+        forms = RecordedForms(*found, bool(self._options.reset))
+        earlier = None if self.complete else read_forms(self._collection)
+        write_branches(self._collection, _with_earlier(forms, earlier) if earlier else forms)
 
     def _plan(self) -> list[PlannedForm]:
         """Read the recorded documents for their forms and their words."""
@@ -330,10 +361,28 @@ class _FormsRun:
         if result.branch.searches and (word := await self._found_unrecorded(variant, recordings)):
             reason = f"the search finds {word!r}, a word of a page that is not recorded"
             return FormOutcome(name, variant.page, reason, result.left_out)
+        for step in recordings.branches[0].steps:
+            await self._fetch_resources(step.exchange)
         self.proved.append(result.branch)
         if variant.posts and not after:
             self._variants.append(variant)
         return FormOutcome(name, variant.page, "", result.left_out, len(result.branch.reads))
+
+    async def _fetch_resources(self, shown: Exchange) -> None:
+        """Fetch the resources of a page behind a form that no recorded page has."""
+
+        async def fetch(url: str, destination: str, referer: str) -> Exchange | None:
+            if url in self._recorded:
+                return None
+            self._recorded.add(url)
+            with suppress(UpstreamUnreachable, TooLarge):
+                self.resources.append(await self._fetcher.fetch(url, destination, referer=referer))
+                return self.resources[-1]
+            return None
+
+        if shown.response.mime in HTML_TYPES:
+            page = parse_page(shown.request.url, decoded_body(shown.response) or b"")
+            await fetch_resources(fetch, page.resources, shown.request.url)
 
     async def _prove(self, recordings: FormRecordings) -> Proved | Refusal:
         return await asyncio.to_thread(prove, recordings, self._rules, self._deadline.check)

@@ -53,8 +53,9 @@ from stillweb.record.harvest.misses import (
 )
 from stillweb.record.harvest.opened import opened_posts
 from stillweb.record.harvest.options import HarvestBudget, HarvestOptions, HarvestReport
-from stillweb.record.harvest.page import HtmlPage, Resource, css_urls, parse_page
+from stillweb.record.harvest.page import HtmlPage, Resource, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
+from stillweb.record.harvest.resources import fetch_resources
 from stillweb.record.harvest.scripted import ListedValues, ScriptRequests, requests_for_entries
 from stillweb.record.harvest.typed import TypedText
 from stillweb.record.harvest.words import typed_form
@@ -426,23 +427,13 @@ class _Harvest:
     async def _fetch_resources(
         self, fetcher: PageFetcher, resources: Iterable[Resource], referer: str
     ) -> None:
-        for resource in resources:
-            if resource.url in self._recorded:
-                continue
-            if self._budget.is_late(_FINISH):
-                return
-            self._recorded.add(resource.url)
-            exchange = await self._fetch(fetcher, resource.url, resource.destination, referer)
-            if exchange is None:
-                continue
-            if location := location_of(exchange):
-                await self._fetch_resources(fetcher, [Resource(location, resource.destination)], referer)
-            elif exchange.response.mime == "text/css":
-                text = (decoded_body(exchange.response) or b"").decode("utf-8", "replace")
-                await self._fetch_resources(fetcher, css_urls(resource.url, text), resource.url)
-            elif resource.destination in ("iframe", "frame") and exchange.response.mime in HTML_TYPES:
-                framed = parse_page(resource.url, decoded_body(exchange.response) or b"")
-                await self._fetch_resources(fetcher, framed.resources, resource.url)
+        async def fetch(url: str, destination: str, referer: str) -> Exchange | None:
+            if url in self._recorded or self._budget.is_late(_FINISH):
+                return None
+            self._recorded.add(url)
+            return await self._fetch(fetcher, url, destination, referer)
+
+        await fetch_resources(fetch, resources, referer)
 
     async def _fetch(self, fetcher: PageFetcher, url: str, destination: str, referer: str) -> Exchange | None:
         """Fetch and write an exchange; None if the site gave none, which the report says."""
