@@ -317,3 +317,100 @@ async def test_one_shared_worker_with_two_connections_begins(rig):
         assert sorted(lines) in (["1 1 1", "2 2 2"], ["1 1 2", "2 2 1"])
     else:
         assert lines == ["1 1 1", "2 2 2"]
+
+
+@pytest.mark.parametrize(
+    ("element", "event"),
+    [
+        ("<img src='' onerror=L('end')>", "end"),
+        ("<svg><image href='http://[no' onerror=L('end') /></svg>", "end"),
+        ("<style onload=L('end')>p {}</style>", "end"),
+        ("<script src='http://[no' onerror=L('end')></script>", "end"),
+        ("<iframe src='http://[no' onload=L('end')></iframe>", "end"),
+        ("<script>Object.assign(new Image(), { onerror: () => L('end'), src: '' })</script>", "end"),
+    ],
+)
+async def test_sources_without_a_request_fail_at_rests_while_the_parser_runs(rig, element, event):
+    body = f"{BUSY}<script>L('first')</script>{element}{BUSY}<script>L('second')</script>{BUSY}<script>L('last')</script>"
+    lines, flags = await shown(rig, body)
+    assert lines == ["first", "second", "last", event]
+    assert flags == []
+
+
+async def test_a_script_that_the_parser_waits_for_fails_before_the_next_one(rig):
+    body = f"<script src=missing onerror=\"document.write('<script>L(1)</'+'script>')\"></script><script>L(2)</script>{BUSY}<script>L(3)</script>"
+    lines, flags = await shown(rig, body)
+    assert (lines, flags) == (["1", "2", "3"], [])
+
+
+async def test_requests_that_cannot_be_sent_fail_at_rests_while_a_page_loads(rig):
+    body = f"""<script>const ask = () => {{ const x = new XMLHttpRequest(); x.open('GET', 'file:///none');
+        for (const type of ['readystatechange', 'error', 'loadend', 'abort']) x.addEventListener(type, () => L(`${{type}} ${{x.readyState}}`)); x.send(); return x; }};
+        ask(); setTimeout(() => ask().abort());</script>{BUSY}<script>L('first')</script>{BUSY}<script>L('last')</script>"""
+    lines, flags = await shown(rig, body)
+    aborted = ["readystatechange 4", "abort 4", "loadend 4"]
+    assert lines == ["first", "last", "readystatechange 4", "error 4", "loadend 4", *aborted]
+    assert flags == []
+
+
+async def test_observers_of_the_document_are_called_once_while_the_parser_runs(rig):
+    body = f"""<script>
+        const called = (found, by) => {{ by.disconnect(); L(`${{found.length > 3}} ${{by.takeRecords().length}}`); }}; new MutationObserver(called).observe(document, {{ childList: true, subtree: true }});
+        const taken = new MutationObserver(() => L('taken')); taken.observe(document, {{ childList: true, subtree: true }});
+        const left = new MutationObserver(() => L('left')); left.observe(document.body, {{ childList: true }});
+        const apart = document.createElement('p'); new MutationObserver(() => L('apart')).observe(apart, {{ childList: true }}); apart.append('x');
+        </script>{BUSY}<p>row</p>{BUSY}<script>L(taken.takeRecords().length > 1); left.disconnect();</script>{BUSY}<p>row</p>{BUSY}<script>taken.disconnect(); L('last')</script>"""
+    lines, flags = await shown(rig, body)
+    lines = [line for line in lines if line != "row" and line]
+    assert lines == ["apart", "true", "last", "true 0"]
+    assert flags == []
+
+
+async def test_intersection_observers_are_called_in_the_order_of_their_creation(rig):
+    body = "<p id=p>x</p><script>for (let i = 0; i < 20; i++) new IntersectionObserver((all) => L(`${i} ${all.length}`)).observe(p)</script>"
+    lines, flags = await shown(rig, body)
+    assert [line for line in lines if line and line != "x"] == [f"{number} 1" for number in range(20)]
+    assert flags == []
+
+
+async def test_observers_of_reports_and_measures_get_one_call_at_a_rest(rig):
+    body = f"""<script>new PerformanceObserver((list) => L(list.getEntries().map(({{ name }}) => name))).observe({{ entryTypes: ['mark'] }});
+        new ReportingObserver((all) => L(all.length)).observe(); performance.mark('a'); document.createEvent('Event').initEvent; event;</script>{BUSY}
+        <script>performance.mark('b'); const old = new XMLHttpRequest(); old.open('GET', '/data', false); old.send();</script>{BUSY}<script>L('last')</script>"""
+    lines, flags = await shown(rig, body)
+    assert lines[:2] == ["last", "a,b"]
+    assert len(lines) <= 3, lines
+    assert flags == []
+
+
+async def test_entries_of_resources_come_before_later_marks(rig):
+    body = f"""<script src=data></script><script>setTimeout(() => {{ performance.mark('late'); const next = new Image(); next.onerror = () => {{
+        L(performance.getEntries().map(({{ name }}) => name.split('/').at(-1)).filter((name) => ['data', 'late', 'gone'].includes(name))); }}; next.src = '/gone'; }}, 1);</script>{BUSY}"""
+    lines, flags = await shown(rig, body, data=b"0")
+    assert lines == ["data,gone,late"]
+    assert flags == []
+
+
+async def test_a_beacon_reaches_the_server_before_the_next_one_is_sent(rig):
+    events = []
+    for name in ("one", "two"):
+        rig.site.delays[f"{HOME}{name}"] = lambda name=name: events.append(f"{name} asked") or 0.1
+        rig.site.pages[f"{HOME}{name}"] = lambda _, name=name: (
+            events.append(f"{name} answered") or ("text/plain", b"")
+        )
+    _, flags = await shown(
+        rig, "<script>navigator.sendBeacon('/one'); navigator.sendBeacon('/two');</script>"
+    )
+    assert events == ["one asked", "one answered", "two asked", "two answered"]
+    assert flags == []
+
+
+async def test_reports_of_a_policy_have_their_place_among_the_pictures(rig):
+    """The page reports them as another kind, before or after they are paused."""
+    rig.site.headers = "Content-Security-Policy: style-src 'none'; report-uri /report\r\n"
+    try:
+        _, flags = await shown(rig, "<link rel=stylesheet href=style.css><img src=picture>")
+    finally:
+        rig.site.headers = ""
+    assert [url.removeprefix(HOME) for url in rig.site.asked[-3:]] == ["", "picture", "report"]
+    assert flags == []

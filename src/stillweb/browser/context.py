@@ -201,7 +201,7 @@ def scripts_for(state: PinnedState) -> str:
         Level.LIVE: (),
         Level.NETWORK: ("pin.js",),
         Level.CLOCK: ("pin.js", "time.js", "clock.js"),
-        Level.EXACT: (*_EXACT, "clock.js"),
+        Level.EXACT: (*_EXACT, "parsing.js", "clock.js"),
     }
     pin: dict[str, Any] = {"seed": state.pinning.seed, "control": state.control, "hints": state.hints}
     if state.pinning.level.keeps_clock:

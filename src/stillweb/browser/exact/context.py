@@ -57,6 +57,7 @@ _SYNCHRONOUS_KINDS = frozenset({"xhr", "script", "preflight"})
 # While a document's head loads, two of these are sent, and the others wait (Blink's ResourceLoadScheduler).
 # Scripts and styles after a picture are "Medium".
 _DELAYED = ("Medium", "Low", "VeryLow")
+_VIOLATION = "CSPViolationReport"
 _NO_DOCUMENT = (204, 205)  # RFC 9110 §15.3.5, §15.3.6; a navigation stays where it is
 _LOCAL = ("blob:", "data:")  # not paused; answered by another process or thread
 _LOCAL_KINDS = frozenset({"stylesheet", "image", "font", "xhr", "fetch"})
@@ -286,7 +287,7 @@ class ExactContext:
         if request["url"].startswith(_NO_TRAFFIC) or self._is_dropped(event, kind):
             return
         pending = self._sent(event["requestId"], request, kind)
-        pending.kind, pending.source = kind, _source(session, event)
+        pending.kind, pending.source = pending.kind if pending.is_report else kind, _source(session, event)
         pending.frame = event.get("frameId", "") if kind == "document" else ""
         if kind == "script":
             pending.precedence = _precedence(event)
@@ -360,6 +361,8 @@ class ExactContext:
         self._flag_if_given_up(key, request["url"])
         pending = self._sent(key, request, event["resourceType"].lower())
         self.requests.paused(pending, event["requestId"], holder or session)
+        if event["resourceType"] == _VIOLATION:  # its page reports it as "Other", before or after this
+            pending.kind = _VIOLATION.lower()
         if pending.kind == "document":
             pending.frame = event["frameId"]
         if (
@@ -638,10 +641,11 @@ class ExactContext:
         while request.stage is RequestStage.RELEASED:
             before = request.responded, request.received
             try:
-                async with asyncio.timeout(_BODY_SECONDS):
+                async with asyncio.timeout(_ACCOUNT_SECONDS if request.is_report else _BODY_SECONDS):
                     await request.moved.wait()
             except TimeoutError:
-                if request.responded and before == (request.responded, request.received):
+                is_silent = before == (request.responded, request.received)
+                if request.is_report or (request.responded and is_silent):
                     self._give_up(request)
 
     async def finish_released(self) -> bool:

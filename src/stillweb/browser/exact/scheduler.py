@@ -19,10 +19,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-# Requests whose end is not awaited: pings have no response, and streams end when the page ends them.
-_UNTIL_RESPONSE = frozenset({"eventsource", "media", "websocket"})
-_NOT_AT_ALL = frozenset({"ping", "cspviolationreport"})
-_IMAGES = frozenset({"image", "font", "media", "texttrack", "ping", "cspviolationreport", "prefetch"})
+# Requests whose end is not awaited: pages get nothing of a report's response, and streams end when the page
+# ends them.
+_REPORTS = frozenset({"ping", "cspviolationreport"})
+_UNTIL_RESPONSE = frozenset({"eventsource", "media", "websocket", *_REPORTS})
+_IMAGES = frozenset({"image", "font", "media", "texttrack", "prefetch", *_REPORTS})
 
 
 class RequestStage(StrEnum):
@@ -86,6 +87,11 @@ class PendingRequest:
     def group(self) -> int:
         """0 for what the browser sends immediately, 1 for what it may delay, 2 for images."""
         return 2 if self.is_image else int(self.late)
+
+    @property
+    def is_report(self) -> bool:
+        """Whether its response is awaited for the order of requests only: no page gets it."""
+        return self.kind in _REPORTS
 
     @property
     def is_image(self) -> bool:
@@ -195,5 +201,3 @@ class RequestScheduler:
         self.round += counts
         request.stage = RequestStage.RELEASED
         request.moved.clear()
-        if request.kind in _NOT_AT_ALL:
-            self.ended(request.key)

@@ -1,12 +1,12 @@
-// Level EXACT, in documents and workers: what other processes answer, and messages and tasks of a document that loads,
-// reach the page at rests. Runs after hold.js; called with `pin` = {time, hold}.
+// Level EXACT, in documents and workers: what other processes answer reaches the page at rests. Runs after hold.js;
+// called with `pin` = {time, hold}.
 (pin) => {
   "use strict";
   const { invoke, applyTo: apply } = pin;
   const { then } = Promise.prototype;
   const { defineProperty, getOwnPropertyDescriptor, getPrototypeOf } = Object;
-  const { hooks } = pin.time;
-  const { push, later, wrap, before, flag, isLocal, within, take } = pin.hold;
+  const { hooks, inTime } = pin.time;
+  const { push, later, wrap, before, flag, within } = pin.hold;
   const NativePromise = Promise;
   const listen = EventTarget.prototype.addEventListener;
   const dispatch = EventTarget.prototype.dispatchEvent;
@@ -102,16 +102,39 @@
   } });
   registry.prototype.constructor = globalThis.FinalizationRegistry;
 
-  // ---- performance observers -----------------------------------------------------------------------
-  // A timer of their own calls them, between the tasks of the page.
-  const { PerformanceObserver: observer } = globalThis;
-  if (observer) {
-    globalThis.PerformanceObserver = new Proxy(observer, { construct(target, [callback, ...rest], newTarget) {
-      const own = typeof callback !== "function" ? callback
-        : function (...given) { push(() => calledOn(callback, this, given), null, null, "observer"); };
-      return Reflect.construct(target, [own, ...rest], newTarget === globalThis.PerformanceObserver ? target : newTarget);
+  // ---- observers -----------------------------------------------------------------------------------
+  // Timers and tasks of their own call them, between those of the page, and Blink calls the intersection observers of one
+  // frame in the order of memory addresses (IntersectionObserverController): each gets one call at a rest, in the order
+  // of their creation.
+  let observers = 0;
+  const observe = (name, join) => {
+    const native = globalThis[name];
+    if (!native) return;
+    globalThis[name] = new Proxy(native, { construct(target, [callback, ...rest], newTarget) {
+      const turn = ++observers;
+      const batches = [];
+      const own = typeof callback !== "function" ? callback : function (batch, ...more) {
+        if (batches.push(batch) > 1) return;
+        push(() => calledOn(callback, this, [join(batches.splice(0)), ...more]), null, null, "observer", turn);
+      };
+      return Reflect.construct(target, [own, ...rest], newTarget === globalThis[name] ? target : newTarget);
     } });
-    observer.prototype.constructor = globalThis.PerformanceObserver;
+    native.prototype.constructor = globalThis[name];
+  };
+  const flat = (batches) => batches.flat();
+  observe("IntersectionObserver", flat);
+  observe("ReportingObserver", flat);
+  const others = new WeakMap(); // list of entries -> those that belong to its call, too
+  observe("PerformanceObserver", ([list, ...rest]) => {
+    others.set(list, rest);
+    return list;
+  });
+  const lists = of("PerformanceObserverEntryList");
+  for (const name of lists ? ["getEntries", "getEntriesByType", "getEntriesByName"] : []) {
+    const native = lists[name];
+    lists[name] = { [name](...args) {
+      return inTime([this, ...others.get(this) ?? []].flatMap((list) => apply(native, list, args)));
+    } }[name];
   }
 
   // ---- what is not pinned ------------------------------------------------------------------------
@@ -292,116 +315,6 @@
     return apply(then, this, [own, inPlace(place, isUnfetched, typeof rejected === "function" ? rejected : throws)]);
   } }.then;
   if (!globalThis.document) return;
-
-  // ---- while a document loads --------------------------------------------------------------------
-  // Its parser runs in tasks of its own, at any time, and between them the tasks and messages that scripts post.
-  // The end of loading comes between two of them, too: it counts from the next rest on.
-  let isLoaded = false;
-  before.push(() => { isLoaded ||= document.readyState === "complete"; });
-  const isLoading = () => !isLoaded || document.readyState !== "complete";
-  const waiting = new WeakMap(); // port -> number of messages that wait
-  const { postMessage } = MessagePort.prototype;
-  const { structuredClone } = globalThis;
-  MessagePort.prototype.postMessage = { postMessage(message, ...rest) {
-    const count = waiting.get(this) ?? 0;
-    if (!count && !isLoading() && take()) return apply(postMessage, this, [message, ...rest]);
-    const [options] = rest;
-    const transfer = [...(Array.isArray(options) ? options : options?.transfer ?? [])];
-    const { copy, given } = structuredClone({ copy: message, given: transfer }, { transfer });
-    waiting.set(this, count + 1);
-    push(() => {
-      waiting.set(this, waiting.get(this) - 1);
-      apply(postMessage, this, [copy, given]);
-    });
-    return undefined;
-  } }.postMessage;
-  pin.hold.message = (event) => {
-    if (!event.isTrusted || (event.source === window && !isLoading() && take())) return;
-    event.stopImmediatePropagation();
-    const { data, origin, lastEventId, source, ports } = event;
-    const copy = new MessageEvent("message", { data, origin, lastEventId, source, ports: [...ports] });
-    push(() => invoke(dispatch, window, copy), null, null, "message");
-  };
-  const { ToggleEvent: Toggle, PromiseRejectionEvent: Rejection, Event: Plain, AnimationEvent: Animated, TransitionEvent: Transitioned } = globalThis;
-  pin.hold.event = (event) => {
-    if (!event.isTrusted || !isLoading()) return;
-    event.stopImmediatePropagation();
-    const { type, bubbles, composed, oldState, newState, source, promise, reason } = event;
-    const [target] = event.composedPath();
-    const copy = Toggle && event instanceof Toggle ? new Toggle(type, { oldState, newState, source })
-      : event instanceof Rejection ? new Rejection(type, { promise, reason, cancelable: true })
-      : new Plain(type, { bubbles, composed });
-    push(() => invoke(dispatch, target, copy), null, null, type);
-  };
-  // Some events come in the order of memory addresses, or beside the parser. They are delivered at the next rest, all
-  // together: as they are due, then in tree order.
-  const unordered = []; // {target, due, event}
-  const place = (node) => { // the indices of a node and its ancestors among their siblings, the uppermost first
-    const found = [];
-    for (let here = node; here; here = here.parentNode ?? here.host) {
-      let index = here.host ? -1 : 0; // a shadow tree comes before the children of its host
-      for (let other = here; (other = other.previousSibling); ) index++;
-      found.unshift(index);
-    }
-    return found;
-  };
-  const inOrder = (one, other) => {
-    if (one.due !== other.due) return one.due - other.due;
-    for (let depth = 0; depth < one.place.length && depth < other.place.length; depth++) {
-      if (one.place[depth] !== other.place[depth]) return one.place[depth] - other.place[depth];
-    }
-    return one.place.length - other.place.length;
-  };
-  const order = (native, event, due) => {
-    native.stopImmediatePropagation();
-    if (!unordered.length) push(() => {
-      const all = unordered.splice(0).map((each) => ({ ...each, place: place(each.target) }));
-      for (const { target, event } of all.sort(inOrder)) invoke(dispatch, target, event);
-    }, null, null, "arrival");
-    unordered.push({ target: native.composedPath()[0], due, event });
-  };
-  // In a frame, Blink serves animations in the order of addresses (AnimationTimeline::ServiceAnimations).
-  pin.hold.moved = (event) => {
-    if (!event.isTrusted) return;
-    const { type, bubbles, cancelable, elapsedTime, pseudoElement, animationName, propertyName } = event;
-    const options = { bubbles, cancelable, elapsedTime, pseudoElement };
-    const copy = propertyName === undefined ? new Animated(type, { ...options, animationName }) : new Transitioned(type, { ...options, propertyName });
-    order(event, copy, elapsedTime);
-  };
-  // CDP Fetch does not pause the requests of images, styles and frames for blob: and data: URLs.
-  pin.hold.loaded = (event) => {
-    const { isTrusted, target, type } = event;
-    const { localName, currentSrc, src, href, srcdoc } = target;
-    if (!isTrusted || !["img", "link", "iframe"].includes(localName)) return;
-    if (!srcdoc && !isLocal(currentSrc || src || href)) return;
-    order(event, new Plain(type), 0);
-    loading.get(target)?.();
-  };
-  const source = getOwnPropertyDescriptor(HTMLImageElement.prototype, "src");
-  const followed = new WeakSet(); // images, which may be in no document
-  const loading = new WeakMap(); // image -> call at its end; the end of an SVG image comes some tasks after its content
-  defineProperty(HTMLImageElement.prototype, "src", { ...source, set(url) {
-    if (isLocal(url) && !followed.has(this)) {
-      followed.add(this);
-      for (const type of ["load", "error"]) invoke(listen, this, type, pin.hold.loaded, true);
-    }
-    if (isLocal(url) && this.loading !== "lazy") push(() => {}, new NativePromise((resolve) => { loading.set(this, resolve); }));
-    invoke(source.set, this, url);
-  } });
-  const { postTask, yield: yields } = of("Scheduler") ?? {};
-  if (postTask) {
-    Scheduler.prototype.postTask = { postTask(callback, ...rest) {
-      if (!isLoading() && take()) return apply(postTask, this, [callback, ...rest]);
-      return new NativePromise((resolve, reject) => {
-        push(() => apply(postTask, this, [callback, ...rest]).then(resolve, reject));
-      });
-    } }.postTask;
-  }
-  if (yields) {
-    Scheduler.prototype.yield = { yield() {
-      return isLoading() || !take() ? new NativePromise((resolve) => push(resolve)) : invoke(yields, this);
-    } }.yield;
-  }
 
   // ---- view transitions ----------------------------------------------------------------------
   // A frame begins the capture of the old state, which the compositor ends at any time, and another one shows the new

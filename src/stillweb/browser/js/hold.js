@@ -12,18 +12,27 @@
   const dispatch = EventTarget.prototype.dispatchEvent;
   const PATIENCE = 5000; // real ms, for work that may never end
   const isLocal = (url) => /^\s*(blob|data):/i.test(url);
-  const queue = []; // {ready, ended, deliver, rank}, in the order of the calls
+  const queue = []; // {ready, ended, deliver, rank, turn}, in the order of the calls
   const busy = new Set(); // promises of work that ends with events of its own
   const within = (promise) => NativePromise.race([promise, new NativePromise((resolve) => nativeTimeout(resolve, PATIENCE, "late"))]);
   const starting = new Map(); // workers that have been created and have not begun -> what is one for equal ones
   const before = []; // calls before each delivery
+  // Its end comes between two tasks of the parser: it counts from the next rest on. A realm without a document has none.
+  let isParsed = !globalThis.document;
+  let isLoaded = isParsed;
+  before.push(() => {
+    isParsed ||= document.readyState !== "loading";
+    isLoaded ||= document.readyState === "complete";
+  });
+  const isParsing = () => !isParsed;
+  const isLoading = () => !isLoaded || Boolean(globalThis.document && document.readyState !== "complete");
   const flags = [];
   const flag = (what) => { if (!flags.includes(what)) flags.push(what); };
 
   // Calls come in the order of the page's scripts. What arrives between them while a document loads has a rank of its
   // own, since the parser decides by the real clock how many tasks run between two scripts.
-  const RANKS = ["toggle", "close", "select", "selectionchange", "unhandledrejection", "call", "arrival", "message", "observer"];
-  const push = (deliver, ended = null, ready = null, rank = "call") => { queue.push({ deliver, ended, ready, rank: RANKS.indexOf(rank) }); };
+  const RANKS = ["mutation", "toggle", "close", "select", "selectionchange", "unhandledrejection", "call", "arrival", "message", "observer"];
+  const push = (deliver, ended = null, ready = null, rank = "call", turn = 0) => { queue.push({ deliver, ended, ready, rank: RANKS.indexOf(rank), turn }); };
   const later = (promise, ready = null) => new NativePromise((resolve, reject) => {
     let deliver = () => {};
     const ended = promise.then(
@@ -76,7 +85,7 @@
       return 1;
     }
     let given = 0;
-    for (const each of [...queue].sort((one, other) => one.rank - other.rank)) {
+    for (const each of [...queue].sort((one, other) => one.rank - other.rank || one.turn - other.turn)) {
       if (given && each.ended) break;
       if (each.ready && !each.ready()) continue; // it depends on the network
       if (!given && !take(each.ended ? 1 : ROUND)) break;
@@ -230,9 +239,35 @@
     } }.abort;
   }
 
-  // The number of parts in which a body arrives is random: only the end is reported as progress.
+  // The number of parts in which a body arrives is random: only the end is reported as progress. A request that is not sent
+  // (to a blocked or local URL) fails in a task of its own, beside the parser.
   if (request) {
+    const aborting = new WeakSet();
+    const failures = new WeakMap(); // request -> copies of its last events, which wait
+    const { open: opens, abort: aborts } = request.prototype;
+    request.prototype.open = { open(method, url) {
+      failures.delete(this);
+      return applyTo(opens, this, arguments);
+    } }.open;
+    request.prototype.abort = { abort() {
+      failures.delete(this);
+      aborting.add(this);
+      invoke(aborts, this);
+      aborting.delete(this);
+    } }.abort;
+    const fail = (made, event) => {
+      if (!event.isTrusted || made.readyState !== 4 || made.status || aborting.has(made) || !isLoading()) return;
+      event.stopImmediatePropagation();
+      const { type, lengthComputable, loaded, total } = event;
+      const copies = failures.get(made) ?? [];
+      copies.push(type === "readystatechange" ? new Event(type) : new ProgressEvent(type, { lengthComputable, loaded, total }));
+      failures.set(made, copies);
+      if (copies.length === 1) push(() => {
+        while (failures.get(made) === copies && copies.length) invoke(dispatch, made, copies.shift());
+      }, null, null, "arrival");
+    };
     const watched = (made) => {
+      for (const type of ["readystatechange", "error", "timeout", "loadend"]) invoke(listen, made, type, (event) => fail(made, event));
       let last = null;
       invoke(listen, made, "progress", (event) => {
         if (!event.isTrusted) return;
@@ -263,7 +298,6 @@
   }
   const ofBlobs = new WeakSet(); // responses
   const ofMemory = new WeakSet(); // responses that are read in tasks of their own, which the parser may precede
-  const isLoading = () => globalThis.document && document.readyState !== "complete";
   const { Response: response } = globalThis;
   if (response) {
     globalThis.Response = new Proxy(response, { construct(target, args, newTarget) {
@@ -495,5 +529,5 @@
       },
     });
   }
-  pin.hold = { push, later, until, wrap, before, sends, flag, queue, link, connected, isLocal, within, take };
+  pin.hold = { push, later, until, wrap, before, sends, flag, queue, link, connected, isLocal, isLoading, isParsing, within, take };
 }

@@ -195,11 +195,13 @@
   const SLOW = ["longtask", "long-animation-frame", "event", "first-input", "layout-shift"];
   // Reported after a frame was shown, by other threads.
   if (pin.exact) SLOW.push("paint", "largest-contentful-paint", "element");
+  // The browser sorts by the real times of resources.
+  const inTime = (entries) => entries.sort((one, other) => one.startTime - other.startTime);
   if (pin.exact) {
     for (const name of ["getEntries", "getEntriesByType", "getEntriesByName"]) {
       const native = Performance.prototype[name];
       Performance.prototype[name] = { [name](...args) {
-        return applyTo(native, this, args).filter(({ entryType }) => !SLOW.includes(entryType));
+        return inTime(applyTo(native, this, args).filter(({ entryType }) => !SLOW.includes(entryType)));
       } }[name];
     }
   }
@@ -293,6 +295,7 @@
     NativeDate,
     replace,
     getter,
+    inTime,
     now: () => now,
     since: () => now - origin,
     // Sets the clock's time at the beginning of this realm.
