@@ -10,6 +10,7 @@ import pytest
 
 from stillweb.browser import Level, page_html, settle
 from stillweb.browser.cdp.connection import CdpConnection
+from stillweb.browser.exact import context as exact_context
 from stillweb.browser.exact.context import ExactContext
 from stillweb.browser.state import state_of
 
@@ -352,11 +353,29 @@ async def test_a_frame_without_a_request_begins_before_the_next_answer(rig):
     assert flags == ()
 
 
+async def test_a_frame_that_gets_its_document_too_late_is_flagged(rig, monkeypatch):
+    monkeypatch.setattr(exact_context, "_ACCOUNT_SECONDS", 0.05)
+    for name in ("_on_navigated", "_on_stopped"):
+        native = getattr(ExactContext, name)
+        late = lambda *args, native=native: asyncio.get_running_loop().call_later(0.3, native, *args)  # noqa: E731
+        monkeypatch.setattr(ExactContext, name, late)
+    rig.site.pages["http://localhost/data"] = "data"
+    rig.site.delays["http://localhost/data"] = 1
+    script = """addEventListener('load', () => { document.body.append(Object.assign(document.createElement('iframe'), { srcdoc: 'frame' }));
+        fetch('/data').then((response) => response.text()).then(L); });"""
+    _, flags = await come_to(rig, script, sessions=1)
+    assert flags == ("the document of a frame came after it had been given up",)
+
+
 @pytest.mark.parametrize(
     ("script", "flag"),
     [
         ("speechSynthesis.speak(new SpeechSynthesisUtterance('a'));", "speech runs on the real clock"),
         ("new PressureObserver(() => {}).observe('cpu');", "a PressureObserver reports the machine's load"),
+        (
+            "new IntersectionObserver(() => {}, { trackVisibility: true, delay: 200 });",
+            "IntersectionObserver with a delay waits by the real clock",
+        ),
         ("new Audio('/none.wav');", "http://localhost/none.wav was loaded on other threads"),
         (
             "document.createElement('video').src = '/none.webm';",

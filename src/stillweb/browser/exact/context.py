@@ -138,6 +138,7 @@ class ExactContext:
         self._given_up: set[str] = set()  # requests that are no longer awaited
         self._cancelled: set[str] = set()  # requests that ended before they were paused
         self._loading_frames: dict[str, CdpSession] = {}  # whose document has not been requested, nor begun
+        self._late_frames: set[str] = set()  # such frames that are no longer awaited
         connection.claim(context_id, self._adopt)
 
     def mute(self) -> None:
@@ -273,7 +274,7 @@ class ExactContext:
             self.workers.requested(event["requestId"], request["url"])
             self._on_worker_script(session, event["requestId"])
         if kind == "document" and not request["url"].startswith(_NO_TRAFFIC):
-            self._loading_frames.pop(event.get("frameId", ""), None)
+            self._request_of_frame(event.get("frameId", ""))
             self._first_document = self._first_document or event["requestId"]
             if event["requestId"] == self._first_document:
                 self.landed = request["url"]
@@ -352,7 +353,7 @@ class ExactContext:
         resume = partial((holder or session).post, "Fetch.continueRequest", {"requestId": event["requestId"]})
         key = event.get("networkId") or event["requestId"]
         if event["resourceType"] == "Document":
-            self._loading_frames.pop(event["frameId"], None)
+            self._request_of_frame(event["frameId"])
         if self._is_dropped(event, event["resourceType"].lower()) or key in self._cancelled:
             (holder or session).post(
                 "Fetch.failRequest", {"requestId": event["requestId"], "errorReason": "Aborted"}
@@ -392,6 +393,7 @@ class ExactContext:
         if event.get("reason") == "swap":
             return
         self._on_stopped(event)
+        self._late_frames.discard(event["frameId"])
         self._removed_frames.add(event["frameId"])
         for request in self.requests.open:
             if request.frame == event["frameId"] and request.stage is not RequestStage.RELEASED:
@@ -405,12 +407,19 @@ class ExactContext:
         if event["frameId"] != session.target["targetId"]:
             self._loading_frames[event["frameId"]] = session
 
+    def _request_of_frame(self, frame: str) -> None:
+        self._loading_frames.pop(frame, None)
+        self._late_frames.discard(frame)
+
     def _on_stopped(self, event: dict[str, Any]) -> None:
         if self._loading_frames.pop(event["frameId"], None):
             self.requests.progress.set()
 
     def _on_navigated(self, session: CdpSession, event: dict[str, Any]) -> None:
         self._on_stopped({"frameId": event["frame"]["id"]})
+        if event["frame"]["id"] in self._late_frames:
+            self._late_frames.discard(event["frame"]["id"])
+            self.flag("the document of a frame came after it had been given up")
         target = session.target["targetId"]
         if event["frame"]["id"] == target:
             self._documents.add(target)
@@ -612,6 +621,7 @@ class ExactContext:
                 while self._loading_frames or self.requests.unaccounted() or self.requests.ambiguous():
                     await self._progress()
         except TimeoutError:
+            self._late_frames.update(self._loading_frames)
             self._loading_frames.clear()
             for request in self.requests.unaccounted():  # served from the page's memory, or not at all
                 self._give_up(request)

@@ -112,6 +112,7 @@
     if (!native) return;
     globalThis[name] = new Proxy(native, { construct(target, [callback, ...rest], newTarget) {
       const turn = ++observers;
+      if (rest[0]?.delay > 0) flag(`${name} with a delay waits by the real clock`);
       const batches = [];
       const own = typeof callback !== "function" ? callback : function (batch, ...more) {
         if (batches.push(batch) > 1) return;

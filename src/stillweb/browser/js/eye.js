@@ -136,13 +136,18 @@
     for (const { localName } of document.querySelectorAll("marquee, progress:indeterminate")) {
       flags.push(`<${localName}> is drawn by the real clock`);
     }
-    for (const { display, family, status } of document.fonts) {
-      if (display === "optional" && ["loading", "loaded"].includes(status)) flags.push(`${family} is shown or not by the real clock (font-display)`);
-    }
     for (const { content } of document.querySelectorAll("meta[http-equiv=refresh i]")) {
       if (parseFloat(content) > 0) flags.push(`${location.href} is refreshed by the real clock`);
     }
     return { ends, set, flags, opened: opened(), refused: refusedField() !== null };
+  };
+
+  // The browser gives up a font of these kinds by the real clock, unless it may replace the font that it shows meanwhile.
+  const awaitFonts = () => {
+    if (document.fonts.status !== "loading") return;
+    for (const face of document.fonts) {
+      if (face.status === "loading" && ["optional", "fallback"].includes(face.display)) face.display = "swap";
+    }
   };
 
   // For a screenshot: no caret, finite animations at their end, endless ones at their beginning. A sheet belongs to
@@ -279,6 +284,7 @@
     // Number of pending deliveries to this frame; synchronous, since a promise of a document that is being replaced
     // never ends.
     waiting(control) {
+      awaitFonts();
       let reply = null;
       const hear = (event) => { reply = replyOf(event); };
       addEventListener(control + "!", hear, true);
@@ -304,6 +310,7 @@
     // for new shadow trees visits all elements; before each response it would cost more than the rest, so `snap` has it.
     async idle(control, searches = false) {
       countTurns();
+      awaitFonts();
       if (searches) watch(document);
       const flags = [];
       let workers = {};
