@@ -8,12 +8,14 @@ import json
 import re
 import threading
 from base64 import b64encode
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote_plus
 
+import httpx
 import pytest
 from endpoint_standin import called, refused, standin
 
@@ -55,6 +57,7 @@ from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import PageFetcher, recorded_posts, recorded_requests
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
 from stillweb.record.harvest.harvest import STATE_FILE, harvest
+from stillweb.record.harvest.keeper import LoginKeeper
 from stillweb.record.harvest.loaded import LoadedLinks
 from stillweb.record.harvest.misses import PlainRequest, plain_requests, word_templates
 from stillweb.record.harvest.opened import OpenedPosts, opened_posts
@@ -809,11 +812,12 @@ async def test_requests_to_a_host_keep_their_distance(site) -> None:
 # --- a site, recorded without a browser ------------------------------------------------------------
 
 
-def with_start(tmp_path: Path, site) -> Collection:
+def with_start(tmp_path: Path, site, page: str = "") -> Collection:
     """A recording of the site's start page."""
     collection = Collection.create(tmp_path, "site")
     with CollectionWriter(collection) as writer:
-        home = Response(200, headers=(("Content-Type", "text/html"),), raw_body=site.answers["/"].body)
+        body = page.encode() or site.answers["/"].body
+        home = Response(200, headers=(("Content-Type", "text/html"),), raw_body=body)
         asked = Request("GET", HOME, (("Sec-Fetch-Dest", "document"),))
         writer.write(Exchange(asked, home, "20260101000000"))
     collection.write_pages([Page(HOME, "20260101000000", seed=True)])
@@ -1129,6 +1133,67 @@ async def test_writes_with_a_token_are_sent_from_their_page_for_each_of_its_rows
         index = SealedIndex(pack, read_rules(collection))
         held = [index.holds(Request("POST", f"{HOME}read", fields, body(run))) for run in (*RUNS, "other")]
     assert held == [*([True] * len(RUNS)), False]
+
+
+def members_only(site) -> Callable[[], httpx.Cookies]:
+    """Serve pages that only a session sees, and a look-up that ends it; return the function that logs in."""
+    sessions: set[str] = set()
+
+    def page(asked) -> Any:
+        if asked.headers.get("cookie", "").removeprefix("visit=") not in sessions:
+            return site.reply("<title>Sign in</title><input type=password name=word>")
+        return site.reply(f"<title>{asked.path}</title><a href='/page?n=1'>1</a><a href='/page?n=2'>2</a>")
+
+    def lookup(asked) -> Any:
+        sessions.discard(asked.headers.get("cookie", "").removeprefix("visit="))
+        return replace(site.reply("{}"), type="application/json")
+
+    def log_in() -> httpx.Cookies:
+        visit = token()
+        sessions.add(visit)
+        cookies = httpx.Cookies()
+        cookies.set("visit", visit, domain="site.test", path="/")
+        return cookies
+
+    site.answers |= {"/": page, "/page": page, "/lookup": lookup}
+    return log_in
+
+
+async def test_a_login_that_a_request_ends_is_repeated_and_such_requests_are_sent_no_more(site) -> None:
+    log_in = members_only(site)
+
+    async def renew(secrets: Any) -> httpx.Cookies:
+        return log_in()
+
+    keeper = LoginKeeper(renew, log_in())
+    async with fetcher(site, cookies=keeper.cookies, keeper=keeper) as pages:
+        await pages.open_visit(HOME, None)
+        for number in range(2):
+            await pages.fetch(f"{HOME}lookup?user={number}", "empty")
+            answers = [await pages.fetch(f"{HOME}page?n={n}") for n in (number, number)]
+            assert not any(b"Sign in" in each.response.raw_body for each in answers)
+        assert keeper.generation == 2
+        with pytest.raises(UpstreamUnreachable, match="end the login"):
+            await pages.fetch(f"{HOME}lookup?user=5", "empty")
+        assert b"/page" in (await pages.fetch(f"{HOME}page?n=9")).response.raw_body
+    assert keeper.generation == 2
+
+
+async def test_what_a_visitor_sees_is_not_recorded_after_the_login_has_ended(
+    tmp_path: Path, ca, site
+) -> None:
+    cookies = members_only(site)()
+    (cookie,) = cookies.jar
+    state = {"name": "visit", "value": cookie.value, "domain": "site.test", "path": "/"}
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({"cookies": [state], "origins": []}))
+    collection = with_start(tmp_path, site, "<a href='/page?n=1'>1</a>")
+    seen = Sighting("s", 1, HOME, HOME)
+    miss = Missed("", "", "GET", f"{HOME}lookup?user=a", seen, seen, resource="empty")
+    options = HarvestOptions(misses=(miss,), login=read_storage_state(path), record=site.options)
+    report = await harvest(collection, ca, SCOPE, options)
+    assert not any(b"Sign in" in each.response.raw_body for each in collection.exchanges())
+    assert report.failed[HOME] == "the login ended, and pages are those of a visitor now"
 
 
 async def test_robots_txt_is_obeyed_if_that_is_wanted(tmp_path: Path, ca, site) -> None:

@@ -40,6 +40,7 @@ from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import (
     WITHOUT_PAGE,
     PageFetcher,
+    login_keeper,
     recorded_fields,
     signed_in,
     visitor_fields,
@@ -145,7 +146,8 @@ async def fill(
     with locked(collection):
         begin_addition(collection)
         cookies, record = await signed_in(collection, ca, options.login, options.record)
-        fetcher = PageFetcher(record, recorded_fields(collection), cookies=cookies)
+        keeper = login_keeper(collection, ca, options.login, record, cookies)
+        fetcher = PageFetcher(record, recorded_fields(collection), cookies=cookies, keeper=keeper)
         rules, secrets = read_rules(collection), secrets_of(collection, record.secrets)
         opened = await asyncio.to_thread(opened_posts, collection)
         with Pack.open(collection.pack) as pack:

@@ -31,6 +31,7 @@ from stillweb.model import BUSY, Capture, Exchange, Headers, Request, Response, 
 from stillweb.record.crawl.fetch import tls_context
 from stillweb.record.crawl.scope import page_link
 from stillweb.record.harvest.connections import BrokenResponse, ConnectionPool
+from stillweb.record.harvest.keeper import LoginKeeper
 from stillweb.record.harvest.misses import PlainRequest, is_plain_post
 from stillweb.record.login.run import log_in_separately
 from stillweb.record.login.steps import Login
@@ -45,6 +46,7 @@ WITHOUT_PAGE = (400, 401, 403, 419, 422)
 """Statuses that a POST may get only because no page sent it."""
 
 _ATTEMPTS = 3
+_LOGINS = 2  # requests of a page whose login ends meanwhile
 _BROKEN = 3  # pages with a server error that lasts, without one that passes, after which
 _ATTEMPTS_OF_BROKEN = 2  # is the number of attempts, and other pages do not wait for them
 _STRANGERS = (401, 403, 419)
@@ -228,6 +230,7 @@ class PageFetcher:
         interval: seconds between the starts of two requests to one host.
         max_body: bytes; a longer body raises `TooLarge`.
         cookies: cookies of the visit, by host.
+        keeper: notices that the login of the cookies has ended; None without one.
     """
 
     options: RecordOptions
@@ -236,9 +239,12 @@ class PageFetcher:
     interval: float = 0.0
     max_body: int = 32 << 20
     cookies: httpx.Cookies = field(default_factory=httpx.Cookies)
+    keeper: LoginKeeper | None = None
     _closed: asyncio.Event = field(default_factory=asyncio.Event)
     _hosts: dict[str, _Host] = field(default_factory=dict)
     _pool: ConnectionPool | None = None
+    _start: str = ""
+    _generation: int = 0
 
     async def __aenter__(self) -> Self:
         options = self.options
@@ -253,8 +259,13 @@ class PageFetcher:
 
     async def open_visit(self, start: str, secrets: Secrets | None) -> None:
         """Open a start page, and keep its cookies for the further pages of the visit."""
-        exchange = await self.fetch(start)
+        exchange = await self._fetch(start)
         self.keep_cookies(exchange)
+        if self.keeper is not None:
+            self.keeper.secrets = secrets
+            visitor = replace(self, cookies=httpx.Cookies())
+            self.keeper.learn(exchange, await visitor._fetch(start))
+            self._start = start
         if secrets is not None:
             secrets.redact(exchange, None)  # learns the visit's cookies before anything is written
 
@@ -274,9 +285,43 @@ class PageFetcher:
 
         Raises:
             UpstreamUnreachable: if the site does not answer, or stays busy. Other server errors are retried,
-                and returned if they last.
+                and returned if they last. Also if the login has ended, and the request cannot be repeated.
             TooLarge: if the body is longer than `max_body`.
         """
+
+        async def fetch() -> Exchange:
+            return await self._fetch(url, destination, referer, body, fields, method)
+
+        keeper = self.keeper
+        if keeper is None or not self.cookies:
+            return await fetch()
+        for _ in range(_LOGINS):
+            if keeper.why or keeper.refuses(url):
+                raise UpstreamUnreachable(f"{url}: {keeper.why or 'requests like it end the login'}")
+            if (generation := keeper.generation) != self._generation:
+                self.cookies, self._generation = httpx.Cookies(keeper.cookies), generation
+            exchange = await fetch()
+            if not keeper.is_like_visitors(exchange):
+                return exchange
+            if await keeper.holds(generation, self._fetch_start):
+                return exchange
+            if exchange.request.method != "GET":
+                break
+        raise UpstreamUnreachable(f"{url}: {keeper.why or 'the login ended meanwhile'}")
+
+    async def _fetch_start(self) -> Exchange:
+        assert self.keeper is not None
+        return await replace(self, cookies=httpx.Cookies(self.keeper.cookies))._fetch(self._start)
+
+    async def _fetch(
+        self,
+        url: str,
+        destination: str = "document",
+        referer: str = "",
+        body: bytes | None = None,
+        fields: Headers = (),
+        method: str = "",
+    ) -> Exchange:
         host = self._host(url)
         for attempt in range(1, _ATTEMPTS + 1):
             async with host:
@@ -424,6 +469,26 @@ async def signed_in(
     """Return the cookies of a login, and options that redact its secrets; only login steps use a browser."""
     state, options = await signed_in_state(collection, ca, login, options)
     return cookies_of(state), options
+
+
+def login_keeper(
+    collection: Collection,
+    ca: CertAuthority,
+    login: Login | None,
+    options: RecordOptions,
+    cookies: httpx.Cookies,
+) -> LoginKeeper | None:
+    """Return the keeper of a login's cookies; only a login by steps can be repeated."""
+    if login is None:
+        return None
+
+    async def renew(secrets: Secrets | None) -> httpx.Cookies:
+        renewed, known = await signed_in(collection, ca, login, options)
+        if secrets is not None:
+            secrets.learn_given(known.secrets.given)
+        return renewed
+
+    return LoginKeeper(renew if login.kind == "steps" else None, cookies)
 
 
 async def signed_in_state(

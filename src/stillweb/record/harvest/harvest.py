@@ -36,6 +36,7 @@ from stillweb.record.harvest.fetch import (
     WITHOUT_PAGE,
     PageFetcher,
     location_of,
+    login_keeper,
     recorded_fields,
     recorded_posts,
     recorded_requests,
@@ -43,6 +44,7 @@ from stillweb.record.harvest.fetch import (
     signed_in,
 )
 from stillweb.record.harvest.frontier import HarvestFrontier, Pending
+from stillweb.record.harvest.keeper import LoginKeeper
 from stillweb.record.harvest.loaded import LoadedLinks
 from stillweb.record.harvest.misses import (
     PlainRequest,
@@ -122,6 +124,7 @@ async def harvest(
                 per_host=options.per_host,
                 interval=1 / options.rate if options.rate else 0.0,
                 cookies=cookies,
+                keeper=login_keeper(collection, ca, options.login, record, cookies),
             )
             report = await run.run(await stack.enter_async_context(fetcher))
         run.typed.write_rules()  # of the index that the writer has just written
@@ -162,6 +165,7 @@ class _Harvest:
         self._visit: PageFetcher | None = None
         self._unanswered: list[Pending] = []
         self._listed = ListedValues()
+        self._keeper: LoginKeeper | None = None
 
     async def run(self, fetcher: PageFetcher) -> HarvestReport:
         """Fetch until the budget ends or nothing is left."""
@@ -173,6 +177,7 @@ class _Harvest:
                 hint=f"stillweb record crawl URL... -c {self._collection.name}",
             )
         await self._begin_visit(fetcher, start)
+        self._keeper = fetcher.keeper
         self._take_misses(start)
         self.typed.words.raise_to(self._options.shown)
         is_plain = (await asyncio.to_thread(opened_posts, self._collection, self._options.reads)).is_plain
@@ -202,6 +207,8 @@ class _Harvest:
             if self._secrets is not None:
                 sweep(self._writer, self._secrets)
             self._write_state()
+            if self._keeper is not None and self._keeper.why:
+                self.report.failed[start] = self._keeper.why
             self.report.waiting = self._frontier.waiting
             self.report.seconds = monotonic() - started
         return self.report
@@ -358,6 +365,8 @@ class _Harvest:
                     await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
 
     def _next(self) -> Pending | None:
+        if self._keeper is not None and self._keeper.why:
+            return None
         self._until_words -= 1
         if self._options.words and (self._until_words <= 0 or not self._frontier.waiting):
             self._until_words = _WORDS_EVERY

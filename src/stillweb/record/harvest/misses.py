@@ -27,6 +27,7 @@ from stillweb.errors import LimitExceeded
 from stillweb.matching.captures import MEANT
 from stillweb.matching.values import ValueKind, kind_of
 from stillweb.model import MUTATIONS, Headers, Request, header
+from stillweb.urls import origin_of
 
 _FORM = "application/x-www-form-urlencoded"
 _JSON = "application/json"
@@ -194,7 +195,17 @@ def script_writes(misses: Iterable[Missed]) -> Iterator[PlainRequest]:
     """Yield the missed writes of scripts that are whole."""
     for miss in misses:
         if miss.method in MUTATIONS and miss.resource == "empty" and miss.whole and not is_live(miss.url):
-            yield _plain(miss, miss.request().raw_body)
+            yield replace(_plain(miss, miss.request().raw_body), referer=_sender(miss))
+
+
+def _sender(miss: Missed) -> str:
+    """Return the page that sent a miss by its Referer, unless a policy reduces that to the origin.
+
+    The last document may be one that the session has requested since then.
+    """
+    referer, page = miss.last.referer, miss.last.page
+    is_reduced = referer == f"{origin_of(referer)}/" and page.startswith(referer)
+    return referer if referer and not is_reduced else page or referer
 
 
 def only_reads(request: Request) -> bool:

@@ -23,7 +23,7 @@ from stillweb.model import MUTATIONS, Capture, Exchange, Request, destination, h
 from stillweb.record.amend.origin import LivePage, rules_for
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.harvest.connections import TooLarge
-from stillweb.record.harvest.fetch import WITHOUT_PAGE, PageFetcher, visitor_fields
+from stillweb.record.harvest.fetch import WITHOUT_PAGE, PageFetcher, location_of, visitor_fields
 from stillweb.record.harvest.misses import PlainRequest
 from stillweb.record.harvest.page import parse_page
 from stillweb.record.harvest.rows import (
@@ -147,15 +147,21 @@ async def send_writes(
         if refused == _REFUSED:
             break
         exchange = await _send(visit, request, opened, recorded)
-        has_token = opened[0].fields() or any(is_bound(*pair) for pair in pairs_of(request))
-        if has_token and exchange is not None and exchange.response.status in WITHOUT_PAGE:
+        has_token = bool(opened[0].fields()) or any(is_bound(*pair) for pair in pairs_of(request))
+        if has_token and exchange is not None and _is_refused(exchange, has_token=True):
             opened = await _open(visit, page)  # a token may serve one request only
             exchange = await _send(visit, request, opened, recorded)
-        if exchange is None or exchange.response.status in WITHOUT_PAGE:
+        if exchange is None or _is_refused(exchange, has_token=has_token):
             refused += 1
         elif exchange.response.status < 400:
             refused = 0
             yield SentWrite(request, exchange)
+
+
+def _is_refused(exchange: Exchange, *, has_token: bool) -> bool:
+    """Return whether the site refuses a write; some redirect one with a wrong token to an error page."""
+    status = exchange.response.status
+    return status in WITHOUT_PAGE or (has_token and bool(location_of(exchange)))
 
 
 async def _open(visit: PageFetcher, page: str) -> tuple[LivePage, str]:

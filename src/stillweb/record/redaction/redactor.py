@@ -281,9 +281,7 @@ def secrets_of(collection: Collection, options: SecretsOptions) -> Secrets | Non
         frozenset(name.lower() for name in options.redact), frozenset(name.lower() for name in options.exempt)
     )
     made = Secrets(Placeholders.open(key_file(collection.root, collection.name)), names)
-    for value in options.given:
-        if strong(value) or strong_password(value):  # other values are secret in their fields only
-            made.learn(find.FoundSecret("given", "given", "", value), "")
+    made.learn_given(options.given)
     return made
 
 
@@ -316,6 +314,12 @@ class Secrets:
         if late:
             self.late.add(secret, placeholder)
             self._late_sources.append(self._sources[-1])
+
+    def learn_given(self, values: Iterable[str]) -> None:
+        """Search for values that the user or a login gave."""
+        for value in values:
+            if strong(value) or strong_password(value):  # other values are secret in their fields only
+                self.learn(find.FoundSecret("given", "given", "", value), "")
 
     def text(self, text: str) -> str:
         """Return a text with placeholders for secrets."""
