@@ -24,6 +24,7 @@ from stillweb.matching.parts import shape_key
 from stillweb.matching.rules import Rules
 from stillweb.model import HTML_TYPES, Request
 from stillweb.replay import ReplayClient
+from stillweb.record.harvest.misses import sender_of
 from stillweb.urls import from_timestamp
 
 _DIGITS = re.compile(r"\d+")
@@ -42,7 +43,7 @@ class ShownTimes:
 
     def cover(self, miss: Missed) -> bool:
         """Return whether the page of a miss contains all times that it holds."""
-        page = miss.last.page.partition("#")[0]
+        page = sender_of(miss).partition("#")[0]
         if page not in self._documents:
             return False
         if page not in self._bodies:

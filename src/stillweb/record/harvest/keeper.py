@@ -34,7 +34,7 @@ Fetch = Callable[[], Awaitable[Exchange]]
 
 @dataclass(frozen=True, slots=True)
 class _Features:
-    """What distinguishes the pages of visitors from those of a user; a redirect counts by its path."""
+    """Features by which pages of visitors differ from those of a user; a redirect counts by its path."""
 
     location: str
     password: bool
