@@ -23,8 +23,8 @@ from stillweb.http.codec import decoded_body
 from stillweb.matching.parts import shape_key
 from stillweb.matching.rules import Rules
 from stillweb.model import HTML_TYPES, Request
-from stillweb.replay import ReplayClient
 from stillweb.record.harvest.misses import sender_of
+from stillweb.replay import ReplayClient
 from stillweb.urls import from_timestamp
 
 _DIGITS = re.compile(r"\d+")
