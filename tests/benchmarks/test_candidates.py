@@ -184,6 +184,11 @@ def test_a_heading_in_brackets_describes_no_section():
     assert is_heading("Search in root")
 
 
+@pytest.mark.parametrize("text", ["''%%for%%'' Statements", "The ``match`` Statement", "See [[playground]]"])
+def test_a_heading_with_markup_that_its_page_shows_describes_no_section(text):
+    assert not is_heading(text)
+
+
 @pytest.mark.parametrize(
     ("text", "heading"), [("No events found", False), ("No limits", True), ("Found a company", True)]
 )

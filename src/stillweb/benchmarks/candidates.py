@@ -42,6 +42,7 @@ _STATE = re.compile(
 )
 _WORDS_OF_VALUE = 8
 _COUNTED = re.compile(r"\s\(\d{1,3}\)$")  # an option of a filter, with the number of its entries
+_MARKUP = re.compile(r"''|%%|``|\[\[|\{\{")  # of a wiki or template, which its page shows as it is
 _FOOTNOTE = re.compile(r"(?:[(\[]\w{1,2}[)\]]\s*)+")
 _TIME_LIKE = re.compile(r"\b\d{1,2}:\d{2}(:\d{2})?\b|\bago\b", re.IGNORECASE)
 
@@ -239,7 +240,7 @@ def question_of(fact: SiteFact) -> tuple[str, ...]:
 
 
 def is_name(text: str) -> bool:
-    whole = not text.endswith(("...", "…"))
+    whole = not text.endswith(("...", "…")) and not _MARKUP.search(text)
     return (
         whole and 3 <= len(text) <= 90 and bool(_WORDY.search(text)) and "“" not in text and "”" not in text
     )
