@@ -18,7 +18,7 @@ from stillweb.model import Request
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.forms.run import FormsOptions, record_forms
-from stillweb.record.forms.scripts import candidates, read_scripts
+from stillweb.record.forms.scripts import ScriptForm, candidates, read_scripts
 from stillweb.record.harvest.fetch import PageFetcher
 from stillweb.record.options import ScopeKind
 from stillweb.record.recording import begin
@@ -98,12 +98,69 @@ async def test_a_form_that_a_script_sends_is_recorded_and_derived(tmp_path: Path
     assert [(each.source, each.kind, each.uncertain) for each in graph.edges] == [(START, "template", "")]
 
 
+CANVAS = """<!doctype html><title>Canvas</title><input id=note><b id=pin>Pin</b>
+<div id=canvas style="width:600px;height:400px"></div><script>
+const canvas = document.querySelector("#canvas");
+canvas.onmouseup = (event) => fetch("/api/pins", {method: "POST", body: JSON.stringify(
+  {text: document.querySelector("#note").value, x: event.offsetX, y: event.offsetY}),
+  headers: {"Content-Type": "application/json"}});
+fetch("/api/pins");
+</script>"""
+
+
+@pytest.mark.browser
+async def test_a_drop_between_the_recorded_points_is_derived(tmp_path: Path, ca, site) -> None:
+    build(site)
+    site.page("/canvas", CANVAS)
+    pins: list[Any] = []
+
+    def api(asked: Any) -> Any:
+        if asked.method == "POST":
+            pins.append(json.loads(asked.body))
+        answer = site.reply("", type="application/json")
+        answer.body = json.dumps(pins).encode()
+        return answer
+
+    site.answers |= {"/api/pins": api, "/clear": lambda asked: pins.clear() or site.reply("ok")}
+    collection = Collection.create(tmp_path, "site")
+    begin(collection)
+    async with PageFetcher(site.options, {}) as fetcher:
+        with CollectionWriter(collection) as writer:
+            for path in ("canvas", "api/pins"):
+                writer.write(await fetcher.fetch(HOME + path))
+    form = ScriptForm.model_validate(
+        {
+            "name": "pin",
+            "page": f"{HOME}canvas",
+            "fields": {"note": "text"},
+            "steps": [
+                {"fill": {"selector": "#note", "value": "{note}"}},
+                {"drag": {"source": "#pin", "target": "#canvas", "at": [20, 380], "to": [580, 20]}},
+            ],
+        }
+    )
+    options = FormsOptions(
+        record=site.options, reset=SiteReset(reset_url=f"{HOME}clear"), script=(form,), pages=0
+    )
+    report = await record_forms(
+        collection, ca, Scope.of(ScopeKind.HOST, [HOME]), options, lambda outcome, left: None
+    )
+    assert {each.name: each.refused for each in report.outcomes}["pin"] == ""
+
+    policy = Policy(unrecorded=UnrecordedAnswers(derived=True))
+    session = Session("s", "site", Pack.open(collection.pack), policy)
+    assert _send(session, "POST", "api/pins", {"text": "Tea and biscuits", "x": 300, "y": 900})[0] == "miss"
+    pin = {"text": "Tea and biscuits", "x": 300, "y": 200}
+    assert _send(session, "POST", "api/pins", pin) == ("derived", 200, [pin])
+    assert _send(session, "GET", "api/pins") == ("derived", 200, [pin])
+
+
 def _send(session: Session, method: str, path: str, body: Any = None) -> tuple[str, int, Any]:
     raw = json.dumps(body, separators=(",", ":")).encode() if body else b""
     fields = (("Content-Type", "application/json"), ("Referer", HOME)) if body else (("Referer", HOME),)
     served = session.begin(Request(method, HOME + path, fields, raw))
     session.finish(served)
-    return str(served.match.tier), served.answer.status, json.loads(bytes(served.answer.body))
+    return str(served.match.tier), served.answer.status, json.loads(bytes(served.answer.body) or b"null")
 
 
 def test_candidates_become_steps_and_keep_destructive_buttons_alone() -> None:

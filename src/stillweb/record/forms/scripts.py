@@ -7,7 +7,7 @@ fields and press the button. A file describes forms that need several steps:
       page: https://flows.example/
       fields: {name: text}
       steps:
-        - drag: {source: "#palette .comment", target: "#canvas", at: [500, 300]}
+        - drag: {source: "#palette .comment", target: "#canvas", at: [200, 100], to: [700, 500]}
         - fill: {selector: "#node-name", value: "{name}"}
         - click: "#deploy"
 
@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from playwright.async_api import Page
+from playwright.async_api import Page, Position
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from stillweb import clock
 from stillweb.browser.activity import Activity
 from stillweb.browser.settle import settle
 from stillweb.errors import UsageError
@@ -87,11 +88,21 @@ class _ScriptModel(BaseModel):
 
 
 class Drag(_ScriptModel):
-    """A drag of one element onto another, to a point of it in CSS pixels."""
+    """A drag of one element onto another, to a point of it in CSS pixels.
+
+    With `to`, the point is anywhere between `at` and `to`: another one for other values of the form.
+    """
 
     source: str
     target: str
     at: tuple[int, int] = (0, 0)
+    to: tuple[int, int] | None = None
+
+    def point(self, values: Sequence[str]) -> Position | None:
+        """Return the point for some values, None for the middle of the target."""
+        rng = clock.seeded("drag", *values)
+        x, y = (rng.randint(*sorted(pair)) for pair in zip(self.at, self.to or self.at, strict=True))
+        return {"x": x, "y": y} if x or y else None
 
 
 class ScriptStep(LoginStep):
@@ -221,12 +232,10 @@ async def perform(page: Page, activity: Activity, form: ScriptForm, values: Sequ
     typed = dict(zip(form.fields, values, strict=True))
     for step in form.steps:
         if step.drag:
-            x, y = step.drag.at
-            position = {"x": x, "y": y} if x or y else None
             await page.drag_and_drop(
                 step.drag.source,
                 step.drag.target,
-                target_position=position,  # type: ignore[arg-type]
+                target_position=step.drag.point(values),
                 timeout=1000 * _STEP_SECONDS,
             )
             await settle(page, activity, cap=_STEP_SECONDS)
