@@ -1434,6 +1434,28 @@ class TestASite:
             capture.url for capture in collection.captures()
         }
 
+    async def test_writes_that_agents_missed_come_before_filling_walks_if_time_is_short(
+        self, tmp_path: Path, ca, site, monkeypatch
+    ) -> None:
+        monkeypatch.setattr(loop, "_FILL_AND_WRITE", 10_000.0)
+        monkeypatch.setattr(filling, "_DRY", 10)
+        button = """<button onclick="fetch('/star', {method: 'POST'})">Star</button>"""
+        site.page("/", f"<link rel=icon href='data:,'>{button}")
+        site.page("/star", "")
+        collection = await crawled(tmp_path, ca, site)
+        held: list[bool] = []
+
+        async def noted(recorded: Collection, *more: Any) -> Any:
+            held.append(any(each.url == f"{HOME}star" for each in recorded.captures()))
+            return await fill(recorded, *more)
+
+        monkeypatch.setattr(loop, "fill", noted)
+        measure = CoverageOptions(("uniform",), seeds=2, steps=6, jobs=1)
+        options = UntilOptions(seconds=300.0, measure=measure, harvest=HarvestOptions(record=site.options))
+        await record_until(collection, ca, SCOPE, [HOME], options)
+        assert all(held)
+        assert any(each.url == f"{HOME}star" for each in collection.captures())
+
     async def test_filling_walks_fetch_what_the_replay_lacks(
         self, tmp_path: Path, ca, site, monkeypatch
     ) -> None:

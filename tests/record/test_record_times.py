@@ -103,7 +103,7 @@ async def test_walks_at_another_time_prove_the_rules(
     tried = {shape_key(miss.request()) for miss in result.misses()}
     assert to_repeat(result, collection.manifest().recorded_at, Rules(), tried) == []
     recorded_at = collection.manifest().recorded_at
-    assert to_repeat(result, recorded_at, Rules(), is_shown=ShownTimes(collection).cover)
+    assert to_repeat(result, recorded_at, Rules(), is_shown=ShownTimes(collection, result.misses()).cover)
     rules = [(rule.where, rule.name, rule.shape, rule.path) for rule in read_rules(collection).own]
     assert rules == [("query", "since", "clock", "/runs"), ("query", "until", "clock", "/runs")]
 
@@ -120,7 +120,7 @@ async def test_a_time_that_the_page_contains_needs_no_walk(tmp_path: Path, ca: A
     )
     for miss, count in ((shown, 0), (other, 1)):
         result = CoverageResult("site", "", (WalkRecord("uniform", 1, HOME, misses=[miss]),))
-        is_shown = ShownTimes(collection).cover
+        is_shown = ShownTimes(collection, [miss]).cover
         assert len(to_repeat(result, collection.manifest().recorded_at, Rules(), is_shown=is_shown)) == count
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from stillweb.collections.baselines import RESOURCES, RecordedRequest, read_resources
 from stillweb.collections.layout import Collection
@@ -23,34 +24,41 @@ from stillweb.http.codec import decoded_body
 from stillweb.matching.parts import shape_key
 from stillweb.matching.rules import Rules
 from stillweb.model import HTML_TYPES, Request
-from stillweb.record.harvest.misses import sender_of
 from stillweb.replay import ReplayClient
 from stillweb.urls import from_timestamp
 
 _DIGITS = re.compile(r"\d+")
 _SAMPLE = 200  # requests of one kind that are compared
+_TEXTS = 2_000  # recorded responses that are searched for times
 _WALKS = 8  # that are repeated, those with the most requests first
 
 
 class ShownTimes:
-    """Times that recorded documents contain: replay shows them again, whatever the page's clock."""
+    """Times that recorded responses contain: replay sends them again, whatever the page's clock.
 
-    def __init__(self, collection: Collection) -> None:
-        self._collection = collection
-        self._documents = {each.url: each for each in collection.captures() if each.mime in HTML_TYPES}
-        self._bodies: dict[str, bytes] = {}
+    Args:
+        misses: requests whose times are searched.
+    """
+
+    def __init__(self, collection: Collection, misses: Iterable[Missed]) -> None:
         self._recorded_at = collection.manifest().recorded_at
+        wanted = {time.encode() for each in misses for time in self._times(each)}
+        self._shown: set[bytes] = set()
+        texts = (each for each in collection.captures() if each.mime in HTML_TYPES or "json" in each.mime)
+        for capture in islice(texts, _TEXTS):
+            if not wanted:
+                break
+            body = decoded_body(collection.read_capture(capture).response) or b""
+            found = {time for time in wanted if time in body}
+            self._shown |= found
+            wanted -= found
+
+    def _times(self, miss: Missed) -> list[str]:
+        return times_in(miss.request(), self._recorded_at) if self._recorded_at and miss.whole else []
 
     def cover(self, miss: Missed) -> bool:
-        """Return whether the page of a miss contains all times that it holds."""
-        page = sender_of(miss).partition("#")[0]
-        if page not in self._documents:
-            return False
-        if page not in self._bodies:
-            response = self._collection.read_capture(self._documents[page]).response
-            self._bodies[page] = decoded_body(response) or b""
-        times = times_in(miss.request(), self._recorded_at)
-        return all(time.encode() in self._bodies[page] for time in times)
+        """Return whether responses contain all times of a miss."""
+        return all(time.encode() in self._shown for time in self._times(miss))
 
 
 def to_repeat(
@@ -65,7 +73,7 @@ def to_repeat(
     Args:
         rules: those of the collection; requests whose times they compare need no proof.
         tried: keys (`shape_key`) of requests for which a proof has failed.
-        is_shown: returns whether the times of a miss are in its page, and not from its clock.
+        is_shown: returns whether the times of a miss are in recorded responses, and not from a page's clock.
     """
 
     def wants_proof(miss: Missed) -> bool:

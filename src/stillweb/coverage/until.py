@@ -69,6 +69,7 @@ _ERRANDS = 150  # misses that one round amends, the most frequent first
 _HARVEST_LEAST, _HARVEST_MOST = 0.25, 0.6  # shares of a pass
 _AMEND_LEFT = 0.4  # share of what is left of a pass after the harvest
 _FOLLOW = 0.4  # share of what is left of a pass after the filling walks, for the harvest of what they found
+_FILL_AND_WRITE = 4.0  # starts that a pass has to last for after its harvest to fill and then to send writes
 _WALKS = 0.5  # share of what is left of a pass after that
 _LIVE_MOST = 0.7  # share of what is left of a pass after the harvest, for walks on the live site
 _EXPLORE = 0.5  # share of the time left
@@ -258,21 +259,8 @@ class _Loop:
             recorded["harvest"] += await self._harvest(misses, walked, 1.0, writes=writes)
         while self._to_record > self._least:
             self._pass_end = monotonic() + self._budget()
-            live = live_share(misses)
             added = Counter(harvest=await self._harvest([*misses, *searches], walked, _within(linked)))
-            if live and live * self._pass_left > self._least:
-                # Before the filling walks: these open no connection to the site.
-                added["walks"] += await self._walk(min(_LIVE_MOST, live))
-            found = await self._fill(_AMEND_LEFT) if self._pass_left > self._least else FillReport()
-            added["fill"] = found.exchanges
-            if found.exchanges or found.misses or any(each.method in MUTATIONS for each in misses):
-                added["harvest"] += await self._follow([*misses, *found.misses, *found.loaded])
-            is_walked = not self._options.read_only and any(map(needs_walks, found.misses))
-            if is_walked and not added["walks"] and _WALKS * self._pass_left > self._least:
-                added["walks"] += await self._walk(_WALKS)
-            to_amend = [each for each in (*misses, *found.misses) if not is_frame(each)]
-            if to_amend and self._pass_left > 0:
-                added["amend"] = await self._amend(to_amend)
+            found = await self._record_misses(misses, added)
             recorded += added
             self._own_text.add(found.misses)
             linked = found.documents / max(1, found.exchanges)
@@ -287,6 +275,28 @@ class _Loop:
             recorded["forms"] = await self._record_forms()
         return recorded
 
+    async def _record_misses(self, misses: list[Missed], added: Counter[str]) -> FillReport:
+        """Record and count in a pass what its harvest could not; return what filling walks found."""
+        live = live_share(misses)
+        if live and live * self._pass_left > self._least:
+            # Before the filling walks: these open no connection to the site.
+            added["walks"] += await self._walk(min(_LIVE_MOST, live))
+        due = self._is_due(misses)
+        # Agents have pressed what sends them. Filling walks may find more, if there is time for both.
+        is_filled = self._pass_left > (_FILL_AND_WRITE if due else 1.0) * self._least
+        found = await self._fill(_AMEND_LEFT) if is_filled else FillReport()
+        added["fill"] = found.exchanges
+        due = due or self._is_due(found.misses)
+        if found.exchanges or found.misses or due:
+            added["harvest"] += await self._follow([*misses, *found.misses, *found.loaded], due=due)
+        is_walked = not self._options.read_only and any(map(needs_walks, found.misses))
+        if is_walked and not added["walks"] and _WALKS * self._pass_left > self._least:
+            added["walks"] += await self._walk(_WALKS)
+        to_amend = [each for each in (*misses, *found.misses) if not is_frame(each)]
+        if to_amend and self._pass_left > 0:
+            added["amend"] = await self._amend(to_amend)
+        return found
+
     async def _prove_times(self, result: CoverageResult) -> int:
         """Repeat pages and walks that requested the page's time at another; return the number of new rules.
 
@@ -294,7 +304,7 @@ class _Loop:
         """
         rules = read_rules(self._collection)
         recorded_at = self._collection.manifest().recorded_at
-        is_shown = (await asyncio.to_thread(ShownTimes, self._collection)).cover
+        is_shown = (await asyncio.to_thread(ShownTimes, self._collection, result.misses())).cover
         walks = to_repeat(result, recorded_at, rules, self._tried_times, is_shown)
         opened = (
             TimedPages() if self._opened_later else await asyncio.to_thread(timed_pages, self._collection)
@@ -364,11 +374,16 @@ class _Loop:
         half = max(least, self._to_record / 2)
         return half if self._to_record - half > least / 2 else self._to_record
 
-    async def _follow(self, misses: list[Missed]) -> int:
-        """Harvest what filling walks lead to: the same for other entries; send writes that need no page."""
-        if self._pass_left < _LEAST / 2:  # plain HTTP needs no replay, which may take longer to start
+    def _is_due(self, misses: list[Missed]) -> bool:
+        """Return whether agents missed writes that no harvest has sent."""
+        writes = (each for each in misses if each.method in MUTATIONS and not self._options.read_only)
+        return any(_key_of(each) not in self._written for each in writes)
+
+    async def _follow(self, misses: list[Missed], *, due: bool) -> int:
+        """Harvest what filling walks lead to: the same for other entries; send the writes of scripts."""
+        if self._pass_left < _LEAST / 2 and not due:  # plain HTTP needs no replay, which may take longer
             return 0
-        fresh = {(each.method, each.url, each.body_digest): each for each in misses}
+        fresh = {_key_of(each): each for each in misses}
         writes = [each for key, each in fresh.items() if key not in self._written]
         self._written |= fresh.keys()
         # Links wait where walks found no write: the rest of the pass is theirs.
@@ -380,7 +395,7 @@ class _Loop:
         forms = 0 if self._options.read_only else base.forms or 1_000
         options = replace(
             base,
-            seconds=max(_LEAST, share * self._pass_left),
+            seconds=max(2 * _LEAST if writes else _LEAST, share * self._pass_left),
             forms=forms,
             words=base.words or 2_000,
             misses=tuple(misses),
@@ -547,6 +562,10 @@ class _Loop:
             )
         self._start_seconds = before + result.start_seconds
         return result
+
+
+def _key_of(miss: Missed) -> tuple[str, str, str]:
+    return miss.method, miss.url, miss.body_digest
 
 
 def _within(share: float) -> float:

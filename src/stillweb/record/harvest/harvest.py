@@ -75,6 +75,7 @@ STATE_FILE = "harvest.json"
 _STATE_VERSION = 3
 _MISSES_SHARE = 0.25  # share of the time that misses may use
 _PAGES_SHARE = 0.7  # share of the time that pages may use before writes of scripts are sent
+_WRITES_LEAST = 15.0  # seconds for the writes of scripts, once they are planned
 _FORM_COST = 3.0  # requests that a POST form takes: its page, itself, the page behind it
 _FORMS_EVERY = 20  # pages between two looks at the waiting POST forms
 _BEHIND_MOST = 4  # links of the page behind a form that are fetched because no other page has them
@@ -200,9 +201,7 @@ class _Harvest:
                 await self._send_forms(fetcher)
             for requests, is_wanted in plain:  # an application in one page has few links, and time is left
                 await self._send_plain(fetcher, requests, is_wanted)
-            if self._options.writes:
-                self._budget.limit_time(1.0)
-                await self._send_writes(fetcher)
+            await self._send_writes(fetcher)
         finally:
             if self._secrets is not None:
                 sweep(self._writer, self._secrets)
@@ -637,10 +636,14 @@ class _Harvest:
 
     async def _send_writes(self, fetcher: PageFetcher) -> None:
         """Send the missed writes of scripts, and those of other rows, last: they change the site."""
+        if not self._options.writes:
+            return
         entries_of = partial(requests_for_entries, listed=self._listed)
         writes = ScriptWrites(self._collection, self._documents, entries_of, self._options.avoid)
         missed = list(script_writes(self._options.misses))
-        for page, requests in (await asyncio.to_thread(writes.planned, missed)).items():
+        planned = await asyncio.to_thread(writes.planned, missed)
+        self._budget.leave(_WRITES_LEAST)
+        for page, requests in planned.items():
             visit = replace(fetcher, cookies=httpx.Cookies(fetcher.cookies))
             try:
                 async for sent in send_writes(visit, page, writes.html_of(page), requests):

@@ -195,10 +195,10 @@ def script_writes(misses: Iterable[Missed]) -> Iterator[PlainRequest]:
     """Yield the missed writes of scripts that are whole."""
     for miss in misses:
         if miss.method in MUTATIONS and miss.resource == "empty" and miss.whole and not is_live(miss.url):
-            yield replace(_plain(miss, miss.request().raw_body), referer=sender_of(miss))
+            yield replace(_plain(miss, miss.request().raw_body), referer=_sender(miss))
 
 
-def sender_of(miss: Missed) -> str:
+def _sender(miss: Missed) -> str:
     """Return the page that sent a miss by its Referer, unless a policy reduces that to the origin.
 
     The last document may be one that the session has requested since then.

@@ -116,6 +116,11 @@ class HarvestBudget:
         left = self._end.left
         self._phase_end = Deadline.after(None if left is None else share * left)
 
+    def leave(self, seconds: float) -> None:
+        """Begin the last phase, which has at least some seconds."""
+        left = self._end.left
+        self._end = self._phase_end = Deadline.after(None if left is None else max(seconds, left))
+
     def is_late(self, after: float = 0.0) -> bool:
         """Return True from some seconds after the end of the time on."""
         return self._end.at is not None and monotonic() >= self._end.at + after

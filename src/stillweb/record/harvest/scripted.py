@@ -51,6 +51,7 @@ from stillweb.urls import host_of
 _PAGES, _LINKS = 300, 600  # pages whose links scripts may follow; requests for these links
 _FILES = 1_000  # files that scripts name
 _ENTRIES = 600  # requests for entries of lists, and for URLs in data
+_ROW_PAGES = 60  # pages whose rows are read
 _SHOWN = 500  # requests that are compared with the rows of their pages
 _LEAST = 2  # parameters of a link that its script repeats
 _EXAMPLES = 40  # requests that are compared with the links of their pages, of each URL and parameters
@@ -652,10 +653,11 @@ class ScriptRequests:
         if not shown:
             return []
         texts = {}
-        for url, capture in islice(self._documents.items(), _PAGES):
+        sources = {each.referer.partition("#")[0] for each in shown}
+        for url in islice(dict.fromkeys([*sorted(sources), *self._documents]), _ROW_PAGES):
             if self._is_over():
                 break
-            body = decoded_body(self._collection.read_capture(capture).response) or b""
+            body = decoded_body(self._collection.read_capture(self._documents[url]).response) or b""
             texts[url] = attribute_texts(body.decode("utf-8", "replace"))
         return self._unrecorded(requests_for_rows(shown, texts))
 

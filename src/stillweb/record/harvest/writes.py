@@ -37,7 +37,7 @@ from stillweb.record.harvest.rows import (
 )
 from stillweb.record.harvest.tree import parse_tree
 
-_PAGES = 300  # recorded documents whose rows are read
+_PAGES = 60  # recorded documents whose rows are read
 _BEFORE = 40  # characters before a token that show its place
 _TOKEN = re.compile(r"[\w.~+/=:|-]{8,}")
 _REFUSED = 2  # writes in turn that are refused with fresh tokens, after which a page's others are not sent
