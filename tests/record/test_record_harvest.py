@@ -1118,6 +1118,11 @@ async def test_writes_with_a_token_are_sent_from_their_page_for_each_of_its_rows
     (page,) = (each for each in collection.exchanges() if each.request.url == HOME)
     shown = re.search(rb'"csrf": "(\w+)"', page.response.raw_body)
     assert shown
+    with CollectionWriter(collection) as writer:  # a later visit shows no row any more
+        emptied = replace(
+            page.response, headers=(("Content-Type", "text/html"),), raw_body=b"<p>All read</p>"
+        )
+        writer.write(replace(page, response=emptied, timestamp="20990101000000"))
     fields = (("content-type", "application/json"), ("sec-fetch-dest", "empty"))
     seen = Sighting("s", 1, HOME, HOME)
 

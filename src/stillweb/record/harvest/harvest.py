@@ -154,6 +154,7 @@ class _Harvest:
         self._frontier = HarvestFrontier()
         self._parsed: set[str] = set()
         self._documents: dict[str, Capture] = {}
+        self._versions: list[Capture] = []  # of all documents, the oldest first
         self.typed = TypedText(collection, self._frontier, self._recorded, options.words)
         self._until_words = _WORDS_EVERY
         self._until_forms = _FORMS_EVERY
@@ -266,6 +267,7 @@ class _Harvest:
             if capture.mime in HTML_TYPES and capture.status == 200 and self._scope.contains(capture.url):
                 documents.append(capture)
         self._documents = {capture.url: capture for capture in documents}
+        self._versions = documents.copy()
         seeds = [page.url for page in self._collection.page_list() if page.seed]
         order = {url: number for number, url in enumerate(seeds)}
         documents.sort(key=lambda each: (order.get(each.url, len(order)), each.timestamp))
@@ -639,7 +641,9 @@ class _Harvest:
         if not self._options.writes:
             return
         entries_of = partial(requests_for_entries, listed=self._listed)
-        writes = ScriptWrites(self._collection, self._documents, entries_of, self._options.avoid)
+        # Replay shows the first one until a session has written something.
+        shown = {each.url: each for each in reversed(self._versions)}
+        writes = ScriptWrites(self._collection, shown, entries_of, self._options.avoid)
         missed = list(script_writes(self._options.misses))
         planned = await asyncio.to_thread(writes.planned, missed)
         self._budget.leave(_WRITES_LEAST)
