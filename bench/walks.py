@@ -167,7 +167,7 @@ class Walker:
         self._requests, begun = 0, time.perf_counter()
         try:
             observation, info = await self._env.reset(url=url)
-        except StillwebError as error:
+        except InfraError as error:
             run.error = f"reset: {type(error).__name__}: {error}"
             return None
         return await self._keep(run, observation, info, begun)

@@ -99,3 +99,15 @@ async def test_a_page_settles_with_its_popup(rig, opener):
 
     async with rig.visit(Level.EXACT) as visit:
         assert await virtual(visit) == (500, True)
+
+
+async def test_several_popups_at_one_time_are_flagged(rig):
+    """No request for the document of a page is held, so they run in any order."""
+    async with rig.visit(Level.EXACT) as visit:
+        rig.site.pages["http://site.test/pop"] = "popup"
+        rig.site.delays["http://site.test/pop"] = 0.3
+        script = "button.onclick = () => { for (const n of [1, 2]) window.open(`/pop?${n}`); }"
+        await visit.show(f"<button id=button>open</button><script>{script}</script>")
+        await visit.page.evaluate("button.click()")
+        await settle(visit.page, visit.activity)
+        assert state_of(visit.context).exact.flags == ["documents of several pages came at one time"]

@@ -382,11 +382,18 @@ class ExactContext:
         elif pending.kind == "document" and event["frameId"] == session.target["targetId"]:
             self._report(pending)
             # Requests that the page made before it leaves are reported before or after this.
+            self._flag_if_beside(pending)
             self.requests.release(pending, counts=False)
             if self._drawing[session.id]:
                 self._after_frames.setdefault(session.id, []).append(resume)
             else:
                 resume()
+
+    def _flag_if_beside(self, document: PendingRequest) -> None:
+        """Flag a document of a page, which is not held, beside that of another page."""
+        frames = {each.frame for each in self.requests.released() if each.kind == "document"}
+        if frames & self._pages.keys() - {document.frame}:
+            self.flag("documents of several pages came at one time")
 
     def _on_detached(self, event: dict[str, Any]) -> None:
         """Drop the document request of a removed frame; whether it was made at all is a race."""

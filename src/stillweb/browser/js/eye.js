@@ -23,7 +23,13 @@
   let changes = 0;
   const wanted = { subtree: true, childList: true, attributes: true, characterData: true };
   const seen = new WeakSet();
-  const observer = new MutationObserver((records) => { changes += records.length; });
+  // `document.open()` removes the listeners of all worlds, also those that wait for a reply of the page's clock. This is
+  // called before that reply.
+  const awaited = new Set(); // calls that add such a listener again
+  const observer = new MutationObserver((records) => {
+    changes += records.length;
+    for (const add of awaited) add();
+  });
   const watch = (root) => {
     if (!seen.has(root)) {
       seen.add(root);
@@ -272,13 +278,19 @@
     // Moves the page's clock; null if the page has none.
     clock(control, command, time) {
       return new Promise((resolve) => {
-        addEventListener(control + "!", (event) => {
+        const hear = (event) => {
           event.stopImmediatePropagation();
+          awaited.delete(add);
           resolve({ ...replyOf(event), ...look() });
-        }, { once: true, capture: true });
+        };
+        const add = () => addEventListener(control + "!", hear, { once: true, capture: true });
+        awaited.add(add);
+        add();
         const detail = JSON.stringify({ command, time });
         const heard = !dispatchEvent(new CustomEvent(control, { detail, cancelable: true }));
-        if (!heard) resolve(null);
+        if (heard) return;
+        awaited.delete(add);
+        resolve(null);
       });
     },
     // Number of pending deliveries to this frame; synchronous, since a promise of a document that is being replaced
