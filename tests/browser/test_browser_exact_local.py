@@ -367,7 +367,7 @@ async def test_observers_of_the_document_are_called_once_while_the_parser_runs(r
 
 
 async def test_intersection_observers_are_called_in_the_order_of_their_creation(rig):
-    body = "<p id=p>x</p><script>for (let i = 0; i < 20; i++) new IntersectionObserver((all) => L(`${i} ${all.length}`)).observe(p)</script>"
+    body = "<p id=p>x</p><script>for (let i = 0; i < 20; i++) new IntersectionObserver((all) => L(`${i} ${all.length}`), { delay: 300 * (i % 2) }).observe(p)</script>"
     lines, flags = await shown(rig, body)
     assert [line for line in lines if line and line != "x"] == [f"{number} 1" for number in range(20)]
     assert flags == []

@@ -374,7 +374,7 @@ async def test_a_frame_that_gets_its_document_too_late_is_flagged(rig, monkeypat
         ("new PressureObserver(() => {}).observe('cpu');", "a PressureObserver reports the machine's load"),
         (
             "new IntersectionObserver(() => {}, { trackVisibility: true, delay: 200 });",
-            "IntersectionObserver with a delay waits by the real clock",
+            "IntersectionObserver that tracks visibility waits by the real clock",
         ),
         ("new Audio('/none.wav');", "http://localhost/none.wav was loaded on other threads"),
         (

@@ -112,7 +112,9 @@
     if (!native) return;
     globalThis[name] = new Proxy(native, { construct(target, [callback, ...rest], newTarget) {
       const turn = ++observers;
-      if (rest[0]?.delay > 0) flag(`${name} with a delay waits by the real clock`);
+      const [options] = rest;
+      if (options?.trackVisibility) flag(`${name} that tracks visibility waits by the real clock`);
+      else if (options?.delay) rest[0] = { ...options, delay: 0 }; // of the real clock
       const batches = [];
       const own = typeof callback !== "function" ? callback : function (batch, ...more) {
         if (batches.push(batch) > 1) return;
