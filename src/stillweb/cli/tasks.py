@@ -185,7 +185,7 @@ def audit(ctx: click.Context, /, file: Path, options: AuditOptions, **given: Any
 
 
 async def _audit(file: Path, found: list[Task], options: AuditOptions, given: dict[str, Any]) -> AuditReport:
-    with counting(f"auditing {file.name}", len(found)) as on_task:
+    with counting(f"auditing {file.name}", len(found[: options.limit])) as on_task:
         names = {each.collection for each in found}
         held = [each for each in list_collections(given["root"]) if each.name in names]
         async with AsyncExitStack() as stack:
