@@ -24,9 +24,8 @@ from stillweb.record.redaction.redactor import Secrets
 _PASSWORD = re.compile(r"<input\b[^<>]*\btype\s*=\s*[\"']?password\b", re.IGNORECASE)
 _TITLE = re.compile(r"<title[^<>]*>([^<]*)</title", re.IGNORECASE)
 _REFUSED = (401, 403)
-_IN_FLIGHT = (
-    16  # latest requests of which a page of the user shows nothing: it may have been sent before them
-)
+# Latest requests of which a page of the user shows nothing: it may have been sent before them.
+_IN_FLIGHT = 16
 _ENDS = 2  # logins that a kind of request ended, after which no other of the kind is sent
 
 Fetch = Callable[[], Awaitable[Exchange]]
