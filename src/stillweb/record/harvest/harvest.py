@@ -32,6 +32,7 @@ from stillweb.model import HTML_TYPES, Capture, Exchange, Request
 from stillweb.record.crawl.fetch import Fetcher, Robots
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.harvest.connections import TooLarge
+from stillweb.record.harvest.entries import ListedValues, requests_for_entries
 from stillweb.record.harvest.fetch import (
     WITHOUT_PAGE,
     PageFetcher,
@@ -58,7 +59,7 @@ from stillweb.record.harvest.options import HarvestBudget, HarvestOptions, Harve
 from stillweb.record.harvest.page import HtmlPage, Resource, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
 from stillweb.record.harvest.resources import fetch_resources
-from stillweb.record.harvest.scripted import ListedValues, ScriptRequests, requests_for_entries
+from stillweb.record.harvest.scripted import ScriptRequests
 from stillweb.record.harvest.typed import TypedText
 from stillweb.record.harvest.words import typed_form
 from stillweb.record.harvest.writes import ScriptWrites, send_writes

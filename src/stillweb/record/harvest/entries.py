@@ -1,0 +1,251 @@
+"""Requests for entries of lists that no visitor chose. Pure.
+
+An application in one page requests a list as JSON, and then the details of the entry that a visitor chose.
+No HTML links to those of the others. A request names its entry by a segment of its path, a parameter, or a
+value of its JSON body. If a recorded list holds that value among others, the others are entries as well.
+
+Short values (1, open) are in many lists by chance. Two requests for different entries of the same list show
+that they come from it. One is enough for a long identifier, and for a parameter or path that is named after
+the list (`experiment_id=5` or `/experiments/5` for `experiments`). A request may repeat several values of its
+entry, such as a name and a version. Then those of another entry take their places together.
+
+JSON also has whole URLs, such as those of downloads. If one was requested, the others that have its name
+(`tarball`) are requested too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from stillweb.record.harvest.misses import PlainRequest
+
+_PROOFS = 2  # entries that show that their values come from a list
+_UNIQUE = re.compile(r"(?=.*[0-9])[\w-]{8,}")
+_IDENTIFIER = re.compile(r"(?!.*//)[\w.~:@+/ -]{1,80}")
+_URL = re.compile(r"https?://[^/\s]+/\S{0,400}$")
+_VARIABLE = re.compile(r"[0-9]|^.{25,}$")
+_SEPARATOR = re.compile(r"[\W_]+")
+_KEYS = frozenset(
+    ("id", "key", "name", "slug", "uid", "uuid", "code", "value", "type", "statu", "state", "title", "")
+)
+_MOST_OF_A_LIST = 200  # entries; an agent sees those at its start
+
+ListSource = tuple[str, str]
+"""A list: its request, with {} for what varies, and the names that lead to the value in the answer."""
+
+_Row = dict[str, str]
+
+
+@dataclass(slots=True)
+class ListedValues:
+    """The values that entries of recorded lists have.
+
+    Attributes:
+        lists: values of each list, in the order of their recording, with the whole entry.
+        sources: lists that hold a value.
+        urls: absolute URLs of all answers, by the last name that leads to them.
+    """
+
+    lists: dict[ListSource, dict[str, _Row]] = field(default_factory=lambda: defaultdict(dict))
+    sources: dict[str, set[ListSource]] = field(default_factory=lambda: defaultdict(set))
+    urls: dict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
+
+    def add(self, url: str, answer: Any) -> None:
+        """Take the JSON answer to a request."""
+        parts = urlsplit(url)
+        path = "/".join("{}" if _VARIABLE.search(each) else each for each in parts.path.split("/"))
+        for names, text, entry in _texts_of("", answer, None):
+            if _URL.match(text):
+                self.urls[names.rpartition(".")[2]][text] = None
+            source = (f"{parts.netloc}{path}", names)
+            if (
+                entry is not None
+                and _IDENTIFIER.fullmatch(text)
+                and len(self.lists[source]) < _MOST_OF_A_LIST
+            ):
+                self.lists[source].setdefault(text, entry)
+                self.sources[text].add(source)
+
+    def linked(self, requested: AbstractSet[str]) -> Iterator[str]:
+        """Yield the URLs that have a name under which another URL was requested."""
+        for found in self.urls.values():
+            if not requested.isdisjoint(found):
+                yield from (url for url in found if url not in requested)
+
+
+def _texts_of(path: str, content: Any, entry: _Row | None) -> Iterator[tuple[str, str, _Row | None]]:
+    """Yield texts and integers with the names that lead to them, and the entry of a list that holds them."""
+    if isinstance(content, dict):
+        for key, value in content.items():
+            yield from _texts_of(f"{path}.{key}", value, entry)
+    elif isinstance(content, list):
+        for value in content:
+            yield from _texts_of(path, value, dict(_row_of(path, value)))
+    elif isinstance(content, str | int) and content is not True and content is not False:
+        yield path, str(content), entry
+
+
+def _row_of(path: str, content: Any) -> Iterator[tuple[str, str]]:
+    """Yield the values of an entry, without those of lists in it."""
+    if isinstance(content, dict):
+        for key, value in content.items():
+            yield from _row_of(f"{path}.{key}", value)
+    elif isinstance(content, str | int) and content is not True and content is not False:
+        yield path, str(content)
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """The texts of a request that may name an entry: segments of its path, and values of its parameters.
+
+    Several segments are one text if a listed value holds slashes.
+    """
+
+    request: PlainRequest
+    segments: tuple[str, ...]
+    values: tuple[str, ...]
+
+    @classmethod
+    def of(cls, request: PlainRequest, listed: AbstractSet[str]) -> _Texts:
+        left = urlsplit(request.url).path.split("/")
+        segments: list[str] = []
+        while left:
+            taken = (count for count in (3, 2) if unquote("/".join(left[:count])) in listed)
+            count = next(taken, 1)
+            segments.append("/".join(left[:count]))
+            left = left[count:]
+        return cls(request, tuple(segments), tuple(value for _, value in _parameters(request)))
+
+    @property
+    def all(self) -> list[str]:
+        """The texts in order, decoded."""
+        return [*map(unquote, self.segments), *self.values]
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each text: that of its parameter, or the segment before it."""
+        before = ["", *self.segments[:-1]]
+        return [*map(unquote, before), *(name for name, _ in _parameters(self.request))]
+
+    def with_others(self, new: Mapping[str, str]) -> PlainRequest:
+        """Return the request with other texts wherever it has the given ones."""
+        parts = urlsplit(self.request.url)
+        path = "/".join(
+            quote(new[old], safe="~:@+" if "%2f" in raw.lower() else "~:@+/") if old in new else raw
+            for raw, old in zip(self.segments, map(unquote, self.segments), strict=True)
+        )
+        moved = replace(self.request, url=urlunsplit(parts._replace(path=path)))
+        old = _parameters(moved)
+        pairs = [(name, new.get(value, value)) for name, value in old]
+        return moved if pairs == old else moved.with_pairs(pairs)
+
+
+def _parameters(request: PlainRequest) -> list[tuple[str, str]]:
+    return request.pairs if request.body is not None or "?" in request.url else []
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Requests that differ in the value at one place; `values` has an example of each.
+
+    Attributes:
+        rest: places that have other values of the same entry, with their names in it.
+    """
+
+    at: int
+    rest: tuple[tuple[int, str], ...] = ()
+    values: dict[str, _Texts] = field(default_factory=dict)
+
+    def entries(self, listed: ListedValues) -> Iterator[PlainRequest]:
+        """Yield the requests for the other entries of the shortest list that the values come from."""
+        counts = Counter(source for value in self.values for source in listed.sources[value])
+        most = max(counts.values())
+        example = next(reversed(self.values.values()))
+        texts = example.all
+        sources = [source for source, count in counts.items() if count == most]
+        named = [source for source in sources if not self.rest and _is_named(example.names[self.at], source)]
+        if not named and not self._is_proved(most):
+            return
+        # Many lists hold 1, 2, 3.
+        shortest = min(named or sources, key=lambda source: (len(listed.lists[source]), source))
+        for value, entry in listed.lists[shortest].items():
+            if value not in self.values and all(name in entry for _, name in self.rest):
+                rest = {texts[place]: entry[name] for place, name in self.rest}
+                yield example.with_others({**rest, texts[self.at]: value})
+
+    def _is_proved(self, examples: int) -> bool:
+        """Return whether the values come from a list by more than chance."""
+        if not self.rest:
+            return examples >= _PROOFS or _UNIQUE.fullmatch(next(iter(self.values))) is not None
+        # A text that is the same in all examples belongs to the kind, whatever the entries hold.
+        found = [example.all for example in self.values.values()]
+        return examples >= _PROOFS and all(len({each[place] for each in found}) > 1 for place, _ in self.rest)
+
+
+def requests_for_entries(requests: Iterable[PlainRequest], listed: ListedValues) -> list[PlainRequest]:
+    """Return the requests for entries that no request named, of all kinds in turn, each once.
+
+    Args:
+        requests: of scripts.
+        listed: values of recorded lists.
+    """
+    kinds: dict[tuple[Any, ...], _Kind] = {}
+    for request in requests:
+        example = _Texts.of(request, listed.sources.keys())
+        texts = example.all
+        named = [number for number, text in enumerate(texts) if text in listed.sources]
+        for at in named:
+            for rest in dict.fromkeys([(), *_rests(texts, at, listed)]):
+                marked = {texts[at]: "{}", **{texts[place]: name for place, name in rest}}
+                alike = tuple(marked.get(text, text) for text in texts)
+                key = (request.method, urlsplit(request.url).netloc, _names(request), at, rest, alike)
+                kinds.setdefault(key, _Kind(at, rest)).values[texts[at]] = example
+    found: dict[str, PlainRequest] = {}
+    waiting = [kind.entries(listed) for kind in kinds.values()]
+    while waiting:
+        for each in list(waiting):
+            if (entry := next(each, None)) is None:
+                waiting.remove(each)
+            else:
+                found.setdefault(entry.key, entry)
+    return list(found.values())
+
+
+def _is_named(name: str, source: ListSource) -> bool:
+    """Return whether the name of a text in requests is that of the values of a list."""
+    at, names = source
+    *owners, member = (_singular(each) for each in names.split("."))
+    owner = next(filter(None, reversed(owners)), "") or _singular(at.rstrip("/").rpartition("/")[2])
+    called = {f"{owner}{member}", *([owner] if member in _KEYS | {f"{owner}id", f"{owner}name"} else [])}
+    return _singular(name.rpartition(".")[2]) in (called | ({member} - _KEYS)) - {""}
+
+
+def _singular(name: str) -> str:
+    """Return a name in lower case without separators and plural: `experiment_ids` is `experimentid`."""
+    return re.sub(r"ies$|s$", lambda end: "y" if end[0] != "s" else "", _SEPARATOR.sub("", name.lower()))
+
+
+def _rests(texts: list[str], at: int, listed: ListedValues) -> Iterator[tuple[tuple[int, str], ...]]:
+    """Yield the places of a request that repeat other values of the entry that one place names.
+
+    A value that all entries share, such as their type, says nothing.
+    """
+    for source in sorted(listed.sources[texts[at]]):
+        entries = listed.lists[source]
+        name_of = {
+            text: name
+            for name, text in reversed(entries[texts[at]].items())
+            if text in texts and text != texts[at] and len({each.get(name) for each in entries.values()}) > 1
+        }
+        if rest := tuple((place, name_of[text]) for place, text in enumerate(texts) if text in name_of):
+            yield rest
+
+
+def _names(request: PlainRequest) -> tuple[str, ...]:
+    return tuple(name for name, _ in request.pairs)
