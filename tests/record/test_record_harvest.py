@@ -52,22 +52,21 @@ from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import Values
 from stillweb.record.explore.walks import record_walks
 from stillweb.record.forms.plan import plan_forms
-from stillweb.record.harvest.bundles import bundled_urls, destination_of
-from stillweb.record.harvest.combined import combined_requests
 from stillweb.record.harvest.connections import TooLarge
-from stillweb.record.harvest.entries import ListedValues, requests_for_entries
 from stillweb.record.harvest.fetch import PageFetcher, recorded_posts, recorded_requests
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
 from stillweb.record.harvest.harvest import STATE_FILE, harvest
 from stillweb.record.harvest.keeper import LoginKeeper
-from stillweb.record.harvest.loaded import LoadedLinks
 from stillweb.record.harvest.misses import PlainRequest, plain_requests, word_templates
 from stillweb.record.harvest.opened import OpenedPosts, opened_posts
 from stillweb.record.harvest.options import HarvestOptions, HarvestReport
 from stillweb.record.harvest.page import Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms
-from stillweb.record.harvest.rows import attribute_texts, requests_for_rows
-from stillweb.record.harvest.scripted import learn_kinds
+from stillweb.record.harvest.scripts.bundles import bundled_urls, destination_of
+from stillweb.record.harvest.scripts.entries import ListedValues, requests_for_entries
+from stillweb.record.harvest.scripts.loaded import LoadedLinks
+from stillweb.record.harvest.scripts.requests import combined_requests, learn_kinds
+from stillweb.record.harvest.scripts.rows import attribute_texts, requests_for_rows
 from stillweb.record.harvest.words import SiteWords, WordRequests, WordTemplate, with_beginnings
 from stillweb.record.htmlforms import encode_form, form_requests
 from stillweb.record.login.steps import read_storage_state

@@ -32,7 +32,6 @@ from stillweb.model import HTML_TYPES, Capture, Exchange, Request
 from stillweb.record.crawl.fetch import Fetcher, Robots
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.harvest.connections import TooLarge
-from stillweb.record.harvest.entries import ListedValues, requests_for_entries
 from stillweb.record.harvest.fetch import (
     WITHOUT_PAGE,
     PageFetcher,
@@ -46,7 +45,6 @@ from stillweb.record.harvest.fetch import (
 )
 from stillweb.record.harvest.frontier import HarvestFrontier, Pending
 from stillweb.record.harvest.keeper import LoginKeeper
-from stillweb.record.harvest.loaded import LoadedLinks
 from stillweb.record.harvest.misses import (
     PlainRequest,
     meaning_of,
@@ -59,10 +57,12 @@ from stillweb.record.harvest.options import HarvestBudget, HarvestOptions, Harve
 from stillweb.record.harvest.page import HtmlPage, Resource, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
 from stillweb.record.harvest.resources import fetch_resources
-from stillweb.record.harvest.scripted import ScriptRequests
+from stillweb.record.harvest.scripts.entries import ListedValues, requests_for_entries
+from stillweb.record.harvest.scripts.loaded import LoadedLinks
+from stillweb.record.harvest.scripts.requests import ScriptRequests
+from stillweb.record.harvest.scripts.writes import ScriptWrites, send_writes
 from stillweb.record.harvest.typed import TypedText
 from stillweb.record.harvest.words import typed_form
-from stillweb.record.harvest.writes import ScriptWrites, send_writes
 from stillweb.record.htmlforms import HtmlForm, form_requests
 from stillweb.record.recording import begin_addition, repair_archive
 from stillweb.record.redaction.redactor import secrets_of, write_redacted

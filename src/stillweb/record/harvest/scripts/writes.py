@@ -26,7 +26,7 @@ from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import WITHOUT_PAGE, PageFetcher, location_of, visitor_fields
 from stillweb.record.harvest.misses import PlainRequest
 from stillweb.record.harvest.page import parse_page
-from stillweb.record.harvest.rows import (
+from stillweb.record.harvest.scripts.rows import (
     attribute_texts,
     is_bound,
     is_readable,

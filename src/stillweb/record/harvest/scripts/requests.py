@@ -1,4 +1,4 @@
-"""What scripts of recorded pages are likely to request: for links, forms, lists and rows, and named files.
+"""Requests that scripts of recorded pages are likely to send, and that were not recorded.
 
 A script may load a part of a page instead of following a link. Its request repeats the query of the link, or
 the fields of a GET form, and adds parameters of its own. Recorded requests and the pages that sent them show
@@ -6,6 +6,11 @@ such a kind of request. Other pages of the same kind then send it for their link
 
 Kinds are generalised from examples. A parameter may have any value if the examples have several. It may have
 that of the page's own URL if all examples have theirs. Otherwise it has the one value of the examples.
+
+A view adds a parameter for each of its controls. A visitor who sorts and then filters sends a combination.
+Requests show that two parameters are independent: the same filter with two sort orders, and one of these
+orders with another filter. Then the other filter with the other order is a request of the view, too. Values
+that belong together, such as an identifier and its name, are not combined: no name has two identifiers.
 
 `ScriptRequests` reads the collection; all else is pure.
 """
@@ -15,21 +20,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import combinations, islice
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from stillweb.collections.layout import Collection
 from stillweb.http.codec import decoded_body
 from stillweb.model import Capture, Request
-from stillweb.record.harvest.bundles import bundled_urls, destination_of
-from stillweb.record.harvest.combined import combined_requests
-from stillweb.record.harvest.entries import ListedValues, requests_for_entries
 from stillweb.record.harvest.fetch import recorded_data
-from stillweb.record.harvest.loaded import LoadedLinks
 from stillweb.record.harvest.misses import PlainRequest
 from stillweb.record.harvest.page import HtmlPage, parse_page
-from stillweb.record.harvest.rows import attribute_texts, requests_for_rows
+from stillweb.record.harvest.scripts.bundles import bundled_urls, destination_of
+from stillweb.record.harvest.scripts.entries import ListedValues, requests_for_entries
+from stillweb.record.harvest.scripts.loaded import LoadedLinks
+from stillweb.record.harvest.scripts.rows import attribute_texts, requests_for_rows
 from stillweb.urls import host_of
 
 _PAGES, _LINKS = 300, 600  # pages whose links scripts may follow; requests for these links
@@ -40,9 +44,13 @@ _SHOWN = 500  # requests that are compared with the rows of their pages
 _LEAST = 2  # parameters of a link that its script repeats
 _EXAMPLES = 40  # requests that are compared with the links of their pages, of each URL and parameters
 
-JAVASCRIPT = frozenset({"text/javascript", "application/javascript", "application/x-javascript"})
+_COMBINATIONS = 200  # of parameters of one URL
+_LONGEST_VALUE = 200  # characters of a value that is combined
+
+_JAVASCRIPT = frozenset({"text/javascript", "application/javascript", "application/x-javascript"})
 
 _Pairs = tuple[tuple[str, str], ...]
+_Row = tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -182,6 +190,46 @@ def _path_of(url: str) -> str:
     return url.partition("#")[0].partition("?")[0]
 
 
+def combined_requests(requests: Iterable[PlainRequest]) -> Iterator[PlainRequest]:
+    """Yield requests that combine values of two parameters, of which the three other corners were sent."""
+    alike: dict[tuple[object, ...], dict[_Row, PlainRequest]] = defaultdict(dict)
+    for request in requests:
+        pairs = request.pairs
+        names = tuple(name for name, _ in pairs)
+        if len(pairs) > 1 and all(len(value) <= _LONGEST_VALUE for _, value in pairs):
+            rows = alike[request.method, request.place, names]
+            rows.setdefault(tuple(value for _, value in pairs), request)
+    for rows in alike.values():
+        for row, like in islice(_missing(rows), _COMBINATIONS):
+            yield like.with_pairs([(name, value) for (name, _), value in zip(like.pairs, row, strict=True)])
+
+
+def _missing(rows: dict[_Row, PlainRequest]) -> Iterator[tuple[_Row, PlainRequest]]:
+    """Yield the fourth corners, each with a request that it differs from in one value."""
+    yielded = set(rows)
+    columns = list(zip(*rows, strict=True))
+    varying = [at for at, values in enumerate(columns) if len(set(values)) > 1]
+    for first, second in combinations(varying, 2):
+        at_rest: dict[_Row, dict[str, dict[str, PlainRequest]]] = defaultdict(lambda: defaultdict(dict))
+        for row, request in rows.items():
+            rest = tuple(value for at, value in enumerate(row) if at not in (first, second))
+            at_rest[rest][row[first]][row[second]] = request
+        for by_first in at_rest.values():
+            for own, other in combinations(by_first.values(), 2):
+                if own.keys() & other.keys():
+                    for have, lack in ((own, other), (other, own)):
+                        like = next(iter(lack.values()))
+                        for value in sorted(have.keys() - lack.keys()):
+                            row = _with_value(tuple(each for _, each in like.pairs), second, value)
+                            if row not in yielded:
+                                yielded.add(row)
+                                yield row, like
+
+
+def _with_value(row: _Row, at: int, value: str) -> _Row:
+    return (*row[:at], value, *row[at + 1 :])
+
+
 class ScriptRequests:
     """Requests that scripts of recorded pages are likely to send, and that were not recorded.
 
@@ -258,7 +306,7 @@ class ScriptRequests:
                 continue
             url = capture.url.partition("?")[0]
             hosts.setdefault(host_of(url), set()).add(url)
-            if capture.mime in JAVASCRIPT and url not in scripts and not self._is_over():
+            if capture.mime in _JAVASCRIPT and url not in scripts and not self._is_over():
                 body = decoded_body(self._collection.read_capture(capture).response) or b""
                 scripts[url] = body.decode("utf-8", "replace")
         found: dict[str, str] = {}

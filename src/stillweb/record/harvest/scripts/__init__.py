@@ -1,0 +1,1 @@
+"""Requests of scripts: for links, forms, lists and rows of recorded pages, and for files that they name."""
