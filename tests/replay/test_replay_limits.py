@@ -19,7 +19,6 @@ from stillweb.matching.keys import STRUCTURED, FormBody, JsonBody, MultipartBody
 from stillweb.model import Response
 from stillweb.polling import poll
 from stillweb.replay import ReplayClient, ReplayOptions, ReplayServer, serve, serve_cluster
-from stillweb.replay.server.bodytime import Allowance
 from stillweb.replay.server.connection import ConnectionLimits
 from stillweb.replay.server.listeners import ExpiryTimer
 
@@ -159,7 +158,7 @@ async def test_large_bodies_have_an_allowance_of_time_by_session(tmp_path: Path,
             other = await client.open_session()
         neighbour = await asyncio.open_connection("127.0.0.1", int(other.proxy.rpartition(":")[2]))
         time = server._sessions["default"].session.body_time
-        time.allowance = Allowance(initial=0.0, share=0.0001)
+        time.initial, time.share = 0.0, 0.0001
         assert (await ask(connections[0], GET)).startswith(b"HTTP/1.1 200 ")
         assert (await ask(connections[0], large)).startswith(b"HTTP/1.1 404 ")
         second = asyncio.ensure_future(ask(connections[0], large))
@@ -171,7 +170,7 @@ async def test_large_bodies_have_an_allowance_of_time_by_session(tmp_path: Path,
             assert (await ask(neighbour, large)).startswith(b"HTTP/1.1 404 ")
         assert not second.done()
         assert not behind.done()
-        time.allowance = Allowance(initial=0.0, share=1.0)
+        time.initial, time.share = 0.0, 1.0
         time._paid = 0.0
         connections[2][1].write(GET)
         assert await poll(lambda: len(time._waiting) == 3, timeout=10)

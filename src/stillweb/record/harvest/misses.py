@@ -58,6 +58,10 @@ _CSRF = re.compile(r"csrf|xsrf|authenticity_?token|sectok", re.IGNORECASE)
 _OF_VISIT = re.compile(rf"{TOKEN.pattern}|session|auth", re.IGNORECASE)
 
 
+UNIQUE = re.compile(r"(?=.*[0-9])[\w-]{8,}")
+"""A long identifier, which is in no attribute or list by chance."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlainRequest:
     """A request to send without a browser.

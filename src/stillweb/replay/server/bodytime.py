@@ -20,24 +20,17 @@ LARGE = 32 * 1024
 """Bytes from which a request body counts: smaller ones take at most 4 ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """Time of the event loop that large bodies of one session may take.
+@dataclass(slots=True)
+class BodyTime:
+    """Time of the event loop that large bodies of one session may take, and what waits for it.
 
     Attributes:
         initial: seconds without any wait.
-        share: of the time, once these are used.
+        share: of the time, once these are used; less than a percentile, so that the 99th of the others stays.
     """
 
     initial: float = 1.0
-    share: float = 0.005  # less than a percentile: the 99th of the others stays as it is
-
-
-@dataclass(slots=True)
-class BodyTime:
-    """The allowance of one session, and what waits for it."""
-
-    allowance: Allowance = field(default_factory=Allowance)
+    share: float = 0.005
     _paid: float = 0.0  # time of the monotonic clock at which all that was used is earned again
     _waiting: deque[Callable[[], None]] = field(default_factory=deque)
 
@@ -48,7 +41,7 @@ class BodyTime:
 
     def charge(self, seconds: float) -> None:
         """Count time that a large body took."""
-        self._paid = max(self._paid, clock.monotonic()) + seconds / self.allowance.share
+        self._paid = max(self._paid, clock.monotonic()) + seconds / self.share
 
     def wait(self, size: int, resume: Callable[[], None]) -> bool:
         """Return whether a request must wait; `resume` is called when it may be taken.
@@ -59,7 +52,7 @@ class BodyTime:
         if not self._waiting:
             if size < LARGE:
                 return False
-            seconds = self._paid - self.allowance.initial / self.allowance.share - clock.monotonic()
+            seconds = self._paid - self.initial / self.share - clock.monotonic()
             if seconds <= 0:
                 return False
             asyncio.get_running_loop().call_later(seconds, self._resume)

@@ -368,11 +368,11 @@ class Connection(asyncio.Protocol):
             self._awaits_turn = True
             self._events.appendleft(event)
         else:
-            began = clock.perf()
             request = Request(event.method, url, event.headers, event.raw_body)
-            self._send(session, self._begin(session, request, event), event.keep_alive)
+            served = self._begin(session, request, event)
+            self._send(session, served, event.keep_alive)
             if len(event.raw_body) >= LARGE:
-                session.body_time.charge(clock.perf() - began)
+                session.body_time.charge(clock.perf() - served.began)
         return None
 
     def _take_turn(self) -> None:

@@ -23,10 +23,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from stillweb.record.harvest.misses import PlainRequest
+from stillweb.record.harvest.misses import UNIQUE, PlainRequest
 
 _PROOFS = 2  # entries that show that their values come from a list
-_UNIQUE = re.compile(r"(?=.*[0-9])[\w-]{8,}")
 _IDENTIFIER = re.compile(r"(?!.*//)[\w.~:@+/ -]{1,80}")
 _URL = re.compile(r"https?://[^/\s]+/\S{0,400}$")
 _VARIABLE = re.compile(r"[0-9]|^.{25,}$")
@@ -182,7 +181,7 @@ class _Kind:
     def _is_proved(self, examples: int) -> bool:
         """Return whether the values come from a list by more than chance."""
         if not self.rest:
-            return examples >= _PROOFS or _UNIQUE.fullmatch(next(iter(self.values))) is not None
+            return examples >= _PROOFS or UNIQUE.fullmatch(next(iter(self.values))) is not None
         # A text that is the same in all examples belongs to the kind, whatever the entries hold.
         found = [example.all for example in self.values.values()]
         return examples >= _PROOFS and all(len({each[place] for each in found}) > 1 for place, _ in self.rest)

@@ -18,12 +18,11 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus, urljoin, urlsplit
 
 from stillweb.errors import LimitExceeded
-from stillweb.record.harvest.misses import TOKEN, PlainRequest
+from stillweb.record.harvest.misses import TOKEN, UNIQUE, PlainRequest
 from stillweb.record.harvest.tree import parse_tree
 from stillweb.urls import wire_url
 
 _VALUE = re.compile(r"[\w.~:-]{1,80}")
-_UNIQUE = re.compile(r"(?=.*[0-9])[\w-]{8,}")
 _LONGEST = 2_000  # characters of an attribute; longer ones hold data, and not one identifier
 _MOST = 200  # rows of one kind
 _PROOFS = 2  # rows that show that their values come from an attribute
@@ -118,7 +117,7 @@ class _RowKind:
         """Yield the requests for the rows of some pages that no example names."""
         most = max(map(len, self.attributes.values()), default=0)
         proved = [each for each, found in self.attributes.items() if len(found) == most]
-        if most < _PROOFS and not any(map(_UNIQUE.fullmatch, self.values)):
+        if most < _PROOFS and not any(map(UNIQUE.fullmatch, self.values)):
             proved = [each for each in proved if each in self.addressed]
         listed = [self._listed(each, pages) for each in proved]
         value, example = next(iter(self.values.items()))

@@ -168,7 +168,8 @@ async def _open(visit: PageFetcher, page: str) -> tuple[LivePage, str]:
     exchange = await visit.fetch(page)
     visit.keep_cookies(exchange)
     body = decoded_body(exchange.response) or b""
-    html, tree = body.decode("utf-8", "replace"), parse_tree(body.decode("utf-8", "replace"))
+    html = body.decode("utf-8", "replace")
+    tree = parse_tree(html)
     metas = {
         str(each.attributes["name"]): str(each.attributes["content"] or "")
         for each in (tree.css("meta[name][content]") if tree else ())
@@ -189,7 +190,9 @@ async def _send(
     new: dict[str, str] = {}
     for name, value in pairs_of(request):
         if is_bound(name, value):
-            fresh = live.hidden(name, request.url) or beside(recorded, html, value) or live.meta()
+            fresh = (
+                live.hidden(name, request.url) or token_at_same_place(recorded, html, value) or live.meta()
+            )
             if not fresh:
                 return None
             new[value] = fresh
@@ -208,7 +211,7 @@ async def _send(
         return None
 
 
-def beside(recorded: str, live: str, value: str) -> str:
+def token_at_same_place(recorded: str, live: str, value: str) -> str:
     """Return the token of a page where the recorded page has another one, "" if the place is not clear."""
     at = recorded.find(value)
     while at >= 0:
