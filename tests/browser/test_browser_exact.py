@@ -16,6 +16,7 @@ from stillweb.browser import Level, page_html, screenshot, settle
 from stillweb.browser.cdp.connection import CdpConnection
 from stillweb.browser.cdp.session import FrameGone, PageProbe
 from stillweb.browser.exact import context as exact_context
+from stillweb.browser.exact.frames import DrawnFrames
 from stillweb.browser.input.pointer import Pointer
 from stillweb.browser.observe.page import page_address
 from stillweb.browser.state import state_of
@@ -224,7 +225,7 @@ async def test_a_page_that_went_elsewhere_is_requested_again_before_a_frame_is_d
     # Else a frame showed half of the next document: its layout would come early, and a history entry's scroll
     # position with it, before the page's script had made room at the top (docs/decisions/0018-exact.md).
     events = []
-    evaluate, draw = PageProbe.evaluate, exact_context.ExactContext.draw
+    evaluate, draw = PageProbe.evaluate, DrawnFrames.draw
 
     async def gone_once(probe, expression, *more):
         if not expression.startswith("eye.idle"):
@@ -239,7 +240,7 @@ async def test_a_page_that_went_elsewhere_is_requested_again_before_a_frame_is_d
         return await draw(its, session, **more)
 
     monkeypatch.setattr(PageProbe, "evaluate", gone_once)
-    monkeypatch.setattr(exact_context.ExactContext, "draw", drawn)
+    monkeypatch.setattr(DrawnFrames, "draw", drawn)
     rig.site.pages["http://site.test/"] = "<p>there"
     async with rig.visit(Level.EXACT) as visit:
         assert (await visit.goto()).settled
@@ -435,7 +436,7 @@ async def test_what_a_wheel_brings_into_view_is_painted_or_it_is_said(rig, scrol
                 )
             assert (await settle(visit.page, visit.activity)).settled
             moved = state_of(visit.context).exact
-            pictures.append(await moved.screenshot(probe.cdp))
+            pictures.append(await moved.frames.screenshot(probe.cdp))
     if scroller == "layer":
         assert moved.flags == [
             "a wheel over a part with will-change, which may be shown before it is painted"
@@ -624,7 +625,7 @@ async def test_a_wheel_that_arrives_late_gets_as_many_frames(rig, endless):
             await visit.goto()
             exact = state_of(visit.context).exact
             pointer = await Pointer.of(visit.page)
-            draw, send = exact.draw, pointer._send
+            draw, send = exact.frames.draw, pointer._send
             drawn, arrives = itertools.count(1), asyncio.Event()
             if not late:
                 arrives.set()
@@ -638,7 +639,7 @@ async def test_a_wheel_that_arrives_late_gets_as_many_frames(rig, endless):
                 await arrives.wait()
                 return await send(*args, **kwargs)
 
-            exact.draw, pointer._send = counted, delayed
+            exact.frames.draw, pointer._send = counted, delayed
             await pointer.wheel((400, 300), 0, 300)
             titles.add(await visit.page.title())
             flags.append(exact.flags)

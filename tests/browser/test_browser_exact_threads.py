@@ -12,6 +12,7 @@ from stillweb.browser import Level, page_html, settle
 from stillweb.browser.cdp.connection import CdpConnection
 from stillweb.browser.exact import context as exact_context
 from stillweb.browser.exact.context import ExactContext
+from stillweb.browser.exact.frames import FrameDocuments
 from stillweb.browser.state import state_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -355,10 +356,10 @@ async def test_a_frame_without_a_request_begins_before_the_next_answer(rig):
 
 async def test_a_frame_that_gets_its_document_too_late_is_flagged(rig, monkeypatch):
     monkeypatch.setattr(exact_context, "_ACCOUNT_SECONDS", 0.05)
-    for name in ("_on_navigated", "_on_stopped"):
-        native = getattr(ExactContext, name)
+    for name in ("_on_navigated", "_end"):
+        native = getattr(FrameDocuments, name)
         late = lambda *args, native=native: asyncio.get_running_loop().call_later(0.3, native, *args)  # noqa: E731
-        monkeypatch.setattr(ExactContext, name, late)
+        monkeypatch.setattr(FrameDocuments, name, late)
     rig.site.pages["http://localhost/data"] = "data"
     rig.site.delays["http://localhost/data"] = 1
     script = """addEventListener('load', () => { document.body.append(Object.assign(document.createElement('iframe'), { srcdoc: 'frame' }));

@@ -172,12 +172,12 @@ async def test_a_frame_that_no_one_waits_for_any_more_is_ended_before_the_next(p
     (session, exact), (free, other_exact) = page_of(env), page_of(other)
     busy = "new ResizeObserver(() => { for (let n = 0; n < 1e9; n++); }).observe(document.body)"
     await session.send("Runtime.evaluate", {"expression": busy})
-    first = asyncio.ensure_future(exact.draw(session))
+    first = asyncio.ensure_future(exact.frames.draw(session))
     await asyncio.wait([first], timeout=0.1)
     assert not first.done()
     (unfinished,) = connection_of(env._browser)._drawing
     first.cancel()
-    second = asyncio.ensure_future(other_exact.draw(free))
+    second = asyncio.ensure_future(other_exact.frames.draw(free))
     await asyncio.wait([second, unfinished], return_when=asyncio.FIRST_COMPLETED)
     assert first.cancelled()
     assert unfinished.result() == {"hasDamage": False}

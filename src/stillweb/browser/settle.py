@@ -203,7 +203,7 @@ class _Settling:
 
     async def _rest_exactly(self, exact: ExactContext) -> None:
         """Release requests one at a time and draw a frame, until neither causes anything new."""
-        exact.set_elapsed(self.state.now - int(self.state.pinning.start.timestamp() * 1000))
+        exact.frames.elapsed = self.state.now - int(self.state.pinning.start.timestamp() * 1000)
         for _ in range(_FRAMES):
             await exact.drain(self)
             await self.activity.idle()  # frames of WebSockets
@@ -215,7 +215,7 @@ class _Settling:
                 continue
             before = exact.requests.round, self.activity.generation, self.probe.documents, self._transitions
             with suppress(FrameGone, CdpError):
-                await exact.draw(self.probe.cdp)
+                await exact.frames.draw(self.probe.cdp)
             look = await self._snap_and_idle(exact)
             now = exact.requests.round, self.activity.generation, self.probe.documents, self._transitions
             if not exact.requests.open and before == now and look is not None:
@@ -305,7 +305,7 @@ class _Settling:
             await self._take_message(exact)
         if any(reply["set"] for reply in replies if reply):
             with suppress(FrameGone, CdpError):
-                await exact.draw(self.probe.cdp)
+                await exact.frames.draw(self.probe.cdp)
         self._take_flags(replies)
 
     async def _close_picker(self, exact: ExactContext) -> None:
@@ -315,14 +315,14 @@ class _Settling:
         """
         with suppress(FrameGone, CdpError):
             await self.probe.send("Input.dispatchKeyEvent", type="rawKeyDown", **_ESCAPE)
-            await exact.draw(self.probe.cdp)
+            await exact.frames.draw(self.probe.cdp)
 
     async def _take_message(self, exact: ExactContext) -> None:
         """Remove the bubble about a form that the browser does not submit, and store its text."""
         said = await self.probe.evaluate_all("eye.accept()", await self.probe.frames())
         exact.refusals += [message for message in said if message]
         with suppress(FrameGone, CdpError):
-            await exact.draw(self.probe.cdp)
+            await exact.frames.draw(self.probe.cdp)
 
     async def idle(self) -> Look | None:
         """Wait until the context's pages have nothing to do, and have the results of other threads.

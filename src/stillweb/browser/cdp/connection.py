@@ -22,6 +22,7 @@ from playwright.async_api import Browser
 from playwright.async_api import Error as PlaywrightError
 
 from stillweb import clock
+from stillweb.browser.cdp.reports import is_worker_script
 from stillweb.errors import InfraError
 
 if TYPE_CHECKING:
@@ -71,11 +72,6 @@ def _succeeded(result: PendingResult) -> bool:
 def _seconds_used(metrics: dict[str, Any]) -> float:
     # Time of the whole renderer, since workers have threads of their own.
     return next((float(each["value"]) for each in metrics["metrics"] if each["name"] == "ProcessTime"), 0.0)
-
-
-def is_worker_script(request: str) -> bool:
-    """Return True if the browser process made a request, as it does for the scripts of workers."""
-    return "." not in request  # a renderer's requests have its process in their identifiers
 
 
 logger = logging.getLogger(__name__)

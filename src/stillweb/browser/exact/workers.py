@@ -16,9 +16,12 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
-from stillweb.browser.cdp.connection import CdpError, CdpSession, is_worker_script
+from stillweb.browser.cdp.connection import CdpError, CdpSession
+from stillweb.browser.cdp.reports import is_worker_script
+
+_LOOK_SECONDS = 1.0  # real; between two checks for events that a page may not report
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,22 @@ class WorkerWaits:
 
     def __add__(self, other: WorkerWaits) -> WorkerWaits:
         return WorkerWaits(self.starting + other.starting, self.unread + other.unread, self.deaf + other.deaf)
+
+
+class PageSide(Protocol):
+    """Page of a rest, as `settle` controls it.
+
+    Attributes:
+        waits: what the page's frames reported of workers at the last `idle`.
+    """
+
+    waits: WorkerWaits
+
+    async def idle(self) -> object:
+        """Wait until the page has nothing to do."""
+
+    async def started(self) -> None:
+        """Wait until a worker of the page has begun, or a message to one has arrived."""
 
 
 class Workers:
@@ -183,6 +202,33 @@ class Workers:
     def ready(self) -> int:
         """Number of workers that wait for `begin_next`."""
         return len(self._ready)
+
+    def are_pending(self, page: WorkerWaits) -> bool:
+        """Return True if a worker is starting, or a message to another process is under way.
+
+        Args:
+            page: what the context's pages wait for.
+        """
+        own = self.waits
+        messages = (page.unread and not own.deaf) or (own.unread and not page.deaf)
+        return not self.lost and bool(page.starting or own.starting or messages)
+
+    def will_begin(self, page: WorkerWaits, held: set[str]) -> bool:
+        """Return True if a worker will be ready besides those that are, without any of the held requests."""
+        return page.starting + self.waits.starting > self.ready + len(self.loading(held))
+
+    async def wait_for_event(self, page: PageSide) -> None:
+        """Wait for an event of a worker; at most a second, since a replaced document never reports it."""
+        self._progress.clear()
+        events = (page.started(), self.started(), self._progress.wait())
+        pages, workers, progress = (asyncio.ensure_future(event) for event in events)
+        wanted = {progress}
+        wanted |= {pages} if page.waits.starting or page.waits.unread else set()
+        wanted |= {workers} if self.waits.starting or self.waits.unread else set()
+        await asyncio.wait(wanted, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        for task in (pages, workers, progress):
+            task.cancel()
+        await asyncio.gather(pages, workers, progress, return_exceptions=True)
 
     def begin_next(self) -> None:
         """Let the first of the pinned workers run its script."""

@@ -106,14 +106,14 @@ class Pointer:
                 # The frame that takes the event acknowledges it. On a busy machine frames may come before the
                 # event; the page is at rest, so they change nothing.
                 while not turned.done():
-                    await exact.draw(self._probe.cdp)
+                    await exact.frames.draw(self._probe.cdp)
                     await asyncio.wait([turned], timeout=_WHEEL_SECONDS)
             await turned
             if exact:
                 for _ in range(_WHEEL_FRAMES):
-                    await exact.draw(self._probe.cdp)
+                    await exact.frames.draw(self._probe.cdp)
                 before = await self._changes()
-                await exact.repaint(self._probe.cdp)
+                await exact.frames.repaint(self._probe.cdp)
                 if await self._changes() != before:
                     exact.flag("a page changes in each frame while it scrolls")
             else:

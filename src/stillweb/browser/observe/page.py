@@ -137,7 +137,7 @@ async def _capture(probe: PageProbe, wanted: dict[str, Any]) -> str:
         raise UsageError(
             "at level 'exact' a screenshot shows the viewport only", hint="full_page=False, or level 'clock'"
         )
-    return await exact.screenshot(probe.cdp)
+    return await exact.frames.screenshot(probe.cdp)
 
 
 def _normalised(text: str) -> str:
