@@ -26,6 +26,8 @@ _TITLE = re.compile(r"<title[^<>]*>([^<]*)</title", re.IGNORECASE)
 _REFUSED = (401, 403)
 # Latest requests of which a page of the user shows nothing: it may have been sent before them.
 _IN_FLIGHT = 16
+# Latest requests of which one may have ended the login. Responses without HTML do not show that it lasts.
+_SUSPECTS = 64
 _ENDS = 2  # logins that a kind of request ended, after which no other of the kind is sent
 
 Fetch = Callable[[], Awaitable[Exchange]]
@@ -72,7 +74,7 @@ class LoginKeeper:
     _user: _Features | None = None
     _visitor: _Features | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _recent: deque[str] = field(default_factory=deque)
+    _recent: deque[str] = field(default_factory=lambda: deque(maxlen=_SUSPECTS))
     _harmless: Counter[tuple[object, ...]] = field(default_factory=Counter)
     _ended: Counter[tuple[object, ...]] = field(default_factory=Counter)
 
@@ -100,9 +102,13 @@ class LoginKeeper:
         if not is_like:  # otherwise the login had ended before
             self._recent.append(exchange.request.url)
         if not is_like and exchange.response.mime in HTML_TYPES:
-            while len(self._recent) > _IN_FLIGHT:
-                self._harmless.update(_kinds(self._recent.popleft()))
+            self._clear_suspects()
         return is_like
+
+    def _clear_suspects(self) -> None:
+        """Note that the login has outlasted all requests that no longer run."""
+        while len(self._recent) > _IN_FLIGHT:
+            self._harmless.update(_kinds(self._recent.popleft()))
 
     async def holds(self, generation: int, fetch_start: Fetch) -> bool:
         """Return whether the login has lasted since a generation; log in again if it has ended now.
@@ -118,6 +124,7 @@ class LoginKeeper:
                 return False
             start = _Features.of(await fetch_start())
             if self._user is None or self._visitor is None or not self._is_ended(start):
+                self._clear_suspects()
                 return True
             self._ended.update({kind for url in self._recent for kind in _kinds(url)})
             self._recent.clear()
