@@ -204,6 +204,11 @@ def test_a_request_that_holds_the_time_of_the_visit_is_reported_as_such():
     assert timed("2026-11-26T11:34:12.000Z")
     assert not timed("2026-11-26T11:34:00.000Z")  # visitors choose full minutes
     assert not timed("2024-01-01T11:34:12.000Z")
+    for name, is_time in (("until", True), ("_", False)):  # strict matching leaves cache-busters out
+        url = f"{URL}rows?{name}=1795692852345&page=2"
+        found = result(step(1, (f"GET {url}",)))
+        found.walks[0].misses.append(Missed("site", "e", "GET", url, seen, seen))
+        assert causes_of(found, recorded_at="20261126113343")[0].timed == is_time
 
 
 def test_what_the_recorder_leaves_alone_is_reported_from_what_a_recording_can_close():

@@ -559,6 +559,26 @@ def asked(path: str, body: str = "") -> PlainRequest:
     return PlainRequest(method, f"{HOME}{path}", "empty", HOME, json_type, body.encode() if body else None)
 
 
+async def test_documents_of_listed_entries_are_recorded_although_scripts_make_their_links(
+    tmp_path: Path, ca, site
+) -> None:
+    site.page("/", "<a href='/tickets/4/'>4</a><a href='/tickets/9/'>9</a><script>draw()</script>")
+    for number in (4, 9, 11, 30):
+        site.page(f"/tickets/{number}/", f"<p>{number}</p>")
+    collection = with_start(tmp_path, site)
+    listed = [{"id": number, "title": f"ticket {number}"} for number in (4, 9, 11)]
+    asked = Request("GET", f"{HOME}list", (("Sec-Fetch-Dest", "empty"), ("Referer", HOME)))
+    json_type = (("Content-Type", "application/json"),)
+    rows = Response(200, headers=json_type, raw_body=json.dumps(listed).encode())
+    with CollectionWriter(collection) as writer:
+        writer.write(Exchange(asked, rows, "20260101000001"))
+    for _ in range(2):  # two documents show that the values come from the list
+        await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
+    assert [each.path for each in site.asked if each.path != "/"] == [
+        f"/tickets/{number}/" for number in (4, 9, 11)
+    ]
+
+
 def combined(*requests: PlainRequest) -> list[str]:
     return [each.url.removeprefix(HOME) for each in combined_requests(requests)]
 
@@ -935,7 +955,7 @@ PART = (("x-requested-with", "XMLHttpRequest"), ("accept", "*/*"), ("sec-fetch-d
 def part_or_page(asked, site):
     is_part = "x-requested-with" in asked.headers
     more = f"<a class='button dialog' href='{asked.path}/more'>More</a>" if asked.path.count("/") == 2 else ""
-    return site.reply(f"<p>part</p>{more}" if is_part else "<h1>Page</h1>")
+    return site.reply(f"<p>part</p>{more}<script src=/more.js></script>" if is_part else "<h1>Page</h1>")
 
 
 def links(*urls: str, classes: str) -> str:
@@ -950,6 +970,7 @@ async def test_links_that_a_script_loads_are_requested_as_it_does(tmp_path: Path
         site.answers[path] = lambda asked: part_or_page(asked, site)
     for path in pages:
         site.page(path, "")
+    site.answers["/more.js"] = replace(site.reply("run()"), type="text/javascript")
     collection = with_start(tmp_path, site)
     await harvest(collection, ca, SCOPE, HarvestOptions(pages=3, record=site.options))  # some as documents
     seen = Sighting("s", 1, HOME, HOME)
@@ -964,6 +985,7 @@ async def test_links_that_a_script_loads_are_requested_as_it_does(tmp_path: Path
         **{each[1:]: [False, True] for each in dialogs},
         **{f"{each[1:]}/more": [False, True] for each in dialogs},
         **{each[1:]: [False] for each in pages},
+        "more.js": [False, False],  # as a script, and as jQuery requests those of a part
     }
 
 
@@ -1052,6 +1074,44 @@ async def test_missed_writes_of_scripts_are_sent_last_except_deletions(tmp_path:
     recorded = [(each.method, each.url) for each in collection.captures()]
     assert recorded[-1] == ("PUT", f"{HOME}api/star")
     assert ("POST", f"{HOME}api/mute") not in recorded
+
+
+async def test_what_scripts_of_a_page_load_is_recorded_with_further_pages(tmp_path: Path, ca, site) -> None:
+    def text(name: str) -> str:
+        return f"<a href='/list/b'>b</a><script>load({{url: '/rows/{name}'}})</script>"
+
+    site.page("/", text("home"))
+    site.page("/list/b", text("b"))
+    for name in ("home", "b"):
+        site.answers[f"/rows/{name}"] = replace(site.reply("[]"), type="application/json")
+    collection = with_start(tmp_path, site)
+    asked = Request("GET", f"{HOME}rows/home?size=5", (("Sec-Fetch-Dest", "empty"), ("Referer", HOME)))
+    rows = Response(200, headers=(("Content-Type", "application/json"),), raw_body=b"[]")
+    with CollectionWriter(collection) as writer:
+        writer.write(Exchange(asked, rows, "20260101000001"))
+    await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
+    assert [each.path for each in site.asked][1:] == ["/list/b", "/rows/b?size=5"]
+    assert any(each.url == f"{HOME}rows/b?size=5" for each in collection.captures())
+
+
+async def test_numbers_of_requests_are_proved_by_other_numbers(tmp_path: Path, ca, site) -> None:
+    def answer(asked: Any) -> Any:
+        number = int(asked.path.rpartition("draw=")[2])
+        content = {"draw": number, "data": [number] if "lottery" in asked.path else ["x"]}
+        return replace(site.reply(json.dumps(content)), type="application/json")
+
+    site.page("/", "<p>start</p>")
+    collection = with_start(tmp_path, site)
+    fields = (("Sec-Fetch-Dest", "empty"), ("Referer", HOME))
+    with CollectionWriter(collection) as writer:
+        for path in ("list/1?q=a&draw=", "list/2?draw=", "lottery?draw="):
+            site.answers["/" + path.partition("?")[0]] = answer
+            content = b'{"draw": 2, "data": ["x"]}'
+            response = Response(200, headers=(("Content-Type", "application/json"),), raw_body=content)
+            writer.write(Exchange(Request("GET", f"{HOME}{path}2", fields), response, "20260101000001"))
+    await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
+    rules = {(rule.where, rule.name, rule.shape, rule.path) for rule in read_rules(collection).own}
+    assert rules == {("query", "draw", "counter", "/list/*")}
 
 
 def starred(identifier: int) -> PlainRequest:

@@ -11,7 +11,8 @@ from stillweb.record.harvest.keeper import LoginKeeper
 
 
 def exchange(url: str, body: bytes, mime: str = "text/html") -> Exchange:
-    return Exchange(Request("GET", url), Response(200, "OK", (("content-type", mime),), body), "20261127120000")
+    response = Response(200, "OK", (("content-type", mime),), body)
+    return Exchange(Request("GET", url), response, "20261127120000")
 
 
 USER = exchange("http://site.test/", b"<title>Desk</title>")

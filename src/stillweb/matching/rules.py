@@ -33,7 +33,7 @@ from stillweb.errors import CollectionError
 from stillweb.matching.keys import KEY_SIZE
 from stillweb.matching.pagetimes import Instant, TimedText, distances, microseconds
 from stillweb.matching.parts import Leaf, Parts, Where
-from stillweb.matching.values import CLOCK, SET, SHAPES, elements, fits
+from stillweb.matching.values import CLOCK, COUNTER, SET, SHAPES, elements, fits
 from stillweb.model import Request, header
 
 VERSION = "1"
@@ -310,6 +310,8 @@ class Rules:
             if rule.shape == CLOCK and (rules.clock is None or rule.where is Where.HEADER):
                 why = "is not for header fields" if rules.clock else "needs `clock:`, the recording's time"
                 raise members.error("shape", f"{CLOCK} {why}")
+            if rule.shape == COUNTER and rule.where is not Where.QUERY:
+                raise members.error("shape", f"{COUNTER} is for the query only")
         if not rules.defaults:
             return rules
         return replace(rules, volatile=rules.volatile + default_rules())
@@ -345,6 +347,14 @@ class Rules:
         if guessed and parts:
             found.append(_alias(parts, strict | guessed, guessed=True))
         return tuple(found)
+
+    def dropped(self, request: Request) -> frozenset[str]:
+        """Return the places of a request ("query:_") that strict matching leaves out."""
+        return frozenset(name for alias in self.aliases(request) if not alias.guessed for name in alias.names)
+
+    def counters(self, request: Request) -> tuple[str, ...]:
+        """Return the parameters of a request whose number its answer repeats."""
+        return tuple(leaf.name for leaf, rule in self._fitting(request)[1] if rule.shape == COUNTER)
 
     def clock_alias(self, request: Request) -> ClockAlias | None:
         """Return the key of a request by the distances of its times from the page's present.

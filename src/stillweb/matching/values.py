@@ -15,6 +15,8 @@ SET = "set"
 """Shape of a list whose order does not matter; its elements stay part of a request's identity."""
 CLOCK = "clock"
 """Shape of a time that follows the page's clock; its distance from the present stays in the identity."""
+COUNTER = "counter"
+"""Shape of a number that the answer repeats in a member of the same name (`matching.counters`)."""
 
 _DATE = r"[12][0-9]{3}-[01][0-9]-[0-3][0-9]"
 _TIME = r"[0-2][0-9]:[0-5][0-9](:[0-6][0-9](\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?"
@@ -41,6 +43,7 @@ SHAPES: dict[str, re.Pattern[str]] = {
         "any": r"(?s:.*)",
         # `shape_of` never returns these, since `any` fits too.
         SET: r"[^|,]+(\|[^|]+)+|[^|,]+(,[^|,]+)+",
+        COUNTER: r"[0-9]{1,9}",
         CLOCK: rf"1[0-9]{{9}}(\.[0-9]{{1,9}})?|1[0-9]{{12}}|1[0-9]{{15}}|{_DATE}[T ]{_TIME}",
     }.items()
 }

@@ -80,7 +80,7 @@ def clock_rules(
 
 def _timed(request: Request, known: Rules) -> _Timed | None:
     parts = Parts.of(request)
-    names = {name for alias in known.aliases(request) if not alias.guessed for name in alias.names}
+    names = known.dropped(request)
     leaves = list(parts.leaves(_PLACES))
     dropped = tuple(leaf for leaf in leaves if f"{leaf.where}:{leaf.name}" in names)
     texts = {

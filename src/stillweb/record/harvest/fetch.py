@@ -163,6 +163,23 @@ def recorded_requests(collection: Collection) -> Iterator[PlainRequest]:
             yield PlainRequest("GET", url, "empty", page, fields)
 
 
+def opening_requests(collection: Collection) -> Iterator[PlainRequest]:
+    """Yield the GET requests that scripts of pages sent, in the order of their recording, each URL once."""
+    seen: set[str] = set()
+    for capture in collection.captures():
+        is_data = capture.mime.endswith(("json", "xml", "html", "plain")) and capture.status == HTTPStatus.OK
+        if not is_data or capture.method != "GET" or capture.request_offset < 0 or capture.url in seen:
+            continue
+        if len(seen) >= _DATA:
+            return
+        seen.add(capture.url)
+        request = collection.read_request(capture)
+        # Over http, browsers do not say that a script sent it; only JSON is certain then.
+        is_certain = destination(request.headers) == "empty" or capture.mime.endswith("json")
+        if is_certain and (found := _of_script(request, is_plain_post)):
+            yield found
+
+
 _OF_BODY = frozenset(("content-length", "content-type", "origin"))
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import httpx
@@ -32,6 +33,7 @@ from stillweb.model import HTML_TYPES, Capture, Exchange, Request
 from stillweb.record.crawl.fetch import Fetcher, Robots
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.harvest.connections import TooLarge
+from stillweb.record.harvest.counters import NumberedRequests
 from stillweb.record.harvest.fetch import (
     WITHOUT_PAGE,
     PageFetcher,
@@ -58,7 +60,8 @@ from stillweb.record.harvest.page import HtmlPage, Resource, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
 from stillweb.record.harvest.resources import fetch_resources
 from stillweb.record.harvest.scripts.entries import ListedValues, requests_for_entries
-from stillweb.record.harvest.scripts.loaded import LoadedLinks
+from stillweb.record.harvest.scripts.loaded import LoadedLinks, loaded_scripts
+from stillweb.record.harvest.scripts.named import NamedRequests
 from stillweb.record.harvest.scripts.requests import ScriptRequests
 from stillweb.record.harvest.scripts.writes import ScriptWrites, send_writes
 from stillweb.record.harvest.typed import TypedText
@@ -81,6 +84,7 @@ _FORM_COST = 3.0  # requests that a POST form takes: its page, itself, the page 
 _FORMS_EVERY = 20  # pages between two looks at the waiting POST forms
 _BEHIND_MOST = 4  # links of the page behind a form that are fetched because no other page has them
 _SEEDS_SHARE, _OTHERS_SHARE = 0.7, 0.3  # weights of the pages where walks start, and of the others recorded
+_LISTED, _LISTED_SHARE = 200, 0.2  # documents of entries of lists, and their weight
 _TYPED, _CHANGED = 0.6, 0.2  # likelihoods that a visitor sends a form after typing, or after another change
 _UNADDRESSED = 0.1  # likelihood that a form without an action is sent by the browser, and not by a script
 _OPENED_TOO = 0.1  # likelihood that a link which a script loads is opened as a document
@@ -151,6 +155,7 @@ class _Harvest:
         self._recorded: set[str] = set()
         self._captures: dict[str, list[Capture]] = {}
         self._loaded = LoadedLinks()
+        self._named = NamedRequests()
         self._followed: dict[tuple[str, str], bool] = {}
         self._frontier = HarvestFrontier()
         self._parsed: set[str] = set()
@@ -168,6 +173,7 @@ class _Harvest:
         self._visit: PageFetcher | None = None
         self._unanswered: list[Pending] = []
         self._listed = ListedValues()
+        self._numbered = NumberedRequests()
         self._keeper: LoginKeeper | None = None
 
     async def run(self, fetcher: PageFetcher) -> HarvestReport:
@@ -194,6 +200,7 @@ class _Harvest:
             known += posts
         try:
             plain = await self._plain(missed, known, is_plain)
+            await self._numbered.prove(self._collection, partial(self._fetch_plain, fetcher))
             self._budget.limit_time(_MISSES_SHARE)
             for requests, is_wanted in plain:
                 await self._send_plain(fetcher, requests, is_wanted)
@@ -221,19 +228,28 @@ class _Harvest:
         scripts = ScriptRequests(
             self._collection, self._documents, self._recorded, self._links_of, self._budget.is_over
         )
-        self._listed = scripts.listed
+        self._listed, self._numbered = scripts.listed, scripts.numbered
         unsafe = bool(self._options.forms)
         await asyncio.to_thread(self._take_loaded, scripts, missed)
-        entries, linked = await asyncio.to_thread(scripts.for_data, missed, is_plain, unsafe=unsafe)
+        found, linked = await asyncio.to_thread(scripts.for_data, missed, is_plain, unsafe=unsafe)
+        entries = [each for each in found if each.destination != "document"]
+        self._queue_listed([each.url for each in found if each.destination == "document"])
         return [
             (missed, _is_any),
             (await asyncio.to_thread(scripts.for_links, [*missed, *known]), _is_any),
+            (await asyncio.to_thread(scripts.for_named, self._named, missed), _is_found),
             (entries, _is_file),
             (await asyncio.to_thread(scripts.for_combinations, [*missed, *known]), _is_file),
             (await asyncio.to_thread(scripts.for_rows, [*missed, *known]), _is_found),
             (await asyncio.to_thread(scripts.for_files), _is_file),
             (linked, _is_any),
         ]
+
+    def _queue_listed(self, urls: list[str]) -> None:
+        """Queue documents of entries of lists: links that scripts make are in no HTML."""
+        for url in urls[:_LISTED]:
+            if self._is_followed(url, ""):
+                self._frontier.add(wire_url(url), "", _LISTED_SHARE / min(len(urls), _LISTED))
 
     def _take_misses(self, start: str) -> None:
         """Queue missed documents, and take how scripts sent forms."""
@@ -418,12 +434,23 @@ class _Harvest:
         page = self._take_page(pending, exchange)
         if page:
             await self._fetch_resources(fetcher, page.resources, pending.url)
+            await self._send_named(fetcher, exchange, pending.weight / max(1, page.elements))
 
         async def fetch(url: str) -> Exchange | None:
             return await self._fetch(fetcher, url, "document", pending.referer)
 
         await self.typed.note_answer(pending.url, exchange, fetch)
         self._on_page(self.report)
+
+    async def _send_named(self, fetcher: PageFetcher, exchange: Exchange, weight: float) -> None:
+        """Send what scripts of a page request when it opens, and queue what its controls request."""
+        if not self._named or exchange.response.status != HTTPStatus.OK:
+            return
+        text = (decoded_body(exchange.response) or b"").decode("utf-8", "replace")
+        opening, others = self._named.requests_for(exchange.request.url, text)
+        await self._send_plain(fetcher, opening, _is_found)
+        for each in others:
+            self._frontier.add(each.key, each.referer, weight, each)
 
     async def _is_allowed(self, fetcher: PageFetcher, url: str) -> bool:
         """Return False for a URL that robots.txt forbids; keep the distance that it states."""
@@ -611,17 +638,8 @@ class _Harvest:
                 self._recorded.add(request.key)
                 if not await self._is_allowed(fetcher, request.url):
                     continue
-                try:
-                    exchange = await fetcher.fetch(
-                        request.url,
-                        request.destination,
-                        referer=request.referer,
-                        body=request.body,
-                        fields=request.fields,
-                        method=request.method,
-                    )
-                except (UpstreamUnreachable, TooLarge) as error:
-                    self.report.failed[request.url] = str(error)
+                exchange = await self._fetch_plain(fetcher, request)
+                if exchange is None:
                     continue
                 if request.body is not None and exchange.response.status in WITHOUT_PAGE:
                     continue
@@ -630,12 +648,29 @@ class _Harvest:
                 self._write(exchange)
                 if request.meaning:  # a part of a page, with links and forms of its own
                     part = self._take_page(self._frontier.mark_taken(request.key), exchange)
-                    await self._fetch_resources(fetcher, part.resources if part else (), request.url)
+                    resources = part.resources if part else []
+                    await self._fetch_resources(fetcher, resources, request.url)
+                    await self._send_plain(fetcher, loaded_scripts(request, resources), _is_file)
                 self._on_page(self.report)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(self._options.per_host):
                 group.create_task(work())
+
+    async def _fetch_plain(self, fetcher: PageFetcher, request: PlainRequest) -> Exchange | None:
+        """Return the site's answer, None without one, which the report says."""
+        try:
+            return await fetcher.fetch(
+                request.url,
+                request.destination,
+                referer=request.referer,
+                body=request.body,
+                fields=request.fields,
+                method=request.method,
+            )
+        except (UpstreamUnreachable, TooLarge) as error:
+            self.report.failed[request.url] = str(error)
+            return None
 
     async def _send_writes(self, fetcher: PageFetcher) -> None:
         """Send the missed writes of scripts, and those of other rows, last: they change the site."""

@@ -24,6 +24,7 @@ from stillweb.http.control import Ledger as Ledger
 from stillweb.http.control import LedgerEntry as LedgerEntry
 from stillweb.http.control import MissOutcome, SessionInfo
 from stillweb.matching.captures import Entry, is_navigation
+from stillweb.matching.counters import with_numbers
 from stillweb.matching.derived.derive import DerivedAnswers
 from stillweb.matching.redaction import SecretFields, key_file, secret_fields_of
 from stillweb.matching.resolver import Policy, SessionState, UnrecordedAnswers, advance, is_beacon, resolve
@@ -155,6 +156,12 @@ class Session:
             if match.entry < 0:
                 return match, _made(request, match, cancel=self.cancels_navigations)
             entry = self.pack.entry(match.entry)
+            if match.tier is Tier.NORMALISED and (names := self.policy.rules.counters(request)):
+                numbered_entry = with_numbers(entry, request.url, names)
+                if numbered_entry is None:
+                    match = Match(Tier.MISS, reason=f"the recorded answer does not repeat {', '.join(names)}")
+                    return match, _made(request, match, cancel=self.cancels_navigations)
+                entry = numbered_entry
             advance(self.state, request, match, entry, moves=not is_beacon(request, self.policy))
             if entry.mime == EVENT_STREAM:
                 return self._stream(request, match, entry)

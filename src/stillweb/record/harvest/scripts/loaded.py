@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from stillweb.record.harvest.misses import PlainRequest
-from stillweb.record.harvest.page import HtmlLink
+from stillweb.record.harvest.page import HtmlLink, Resource
 
 _COMMON = 0.5  # share of all links from which on a mark says nothing
 
@@ -56,3 +56,12 @@ class LoadedLinks:
         """Return the request that a page's script sends for a link, None for a link that is followed."""
         example = next((self.examples[mark] for mark in link.marks if mark in self.examples), None)
         return example and replace(example, url=link.url, referer=page, count=1)
+
+
+def loaded_scripts(request: PlainRequest, resources: Iterable[Resource]) -> list[PlainRequest]:
+    """Return the requests for the scripts of a part of a page, as jQuery sends them.
+
+    It inserts the part and requests its scripts like the part itself (jQuery 3 `domManip`, `_evalUrl`).
+    """
+    scripts = (each.url for each in resources if each.destination == "script")
+    return [replace(request, url=url, count=1) for url in dict.fromkeys(scripts)]

@@ -27,12 +27,14 @@ from urllib.parse import parse_qsl, urlsplit
 from stillweb.collections.layout import Collection
 from stillweb.http.codec import decoded_body
 from stillweb.model import Capture, Request
-from stillweb.record.harvest.fetch import recorded_data
+from stillweb.record.harvest.counters import NumberedRequests
+from stillweb.record.harvest.fetch import opening_requests, recorded_data
 from stillweb.record.harvest.misses import PlainRequest
 from stillweb.record.harvest.page import HtmlPage, parse_page
 from stillweb.record.harvest.scripts.bundles import bundled_urls, destination_of
 from stillweb.record.harvest.scripts.entries import ListedValues, requests_for_entries
 from stillweb.record.harvest.scripts.loaded import LoadedLinks
+from stillweb.record.harvest.scripts.named import NamedRequests
 from stillweb.record.harvest.scripts.rows import attribute_texts, requests_for_rows
 from stillweb.urls import host_of
 
@@ -241,6 +243,7 @@ class ScriptRequests:
 
     Attributes:
         listed: values of the recorded lists that were read.
+        numbered: recorded requests whose answer repeats their number.
     """
 
     def __init__(
@@ -257,6 +260,7 @@ class ScriptRequests:
         self._links_of = links_of
         self._is_over = is_over
         self.listed = ListedValues()
+        self.numbered = NumberedRequests()
 
     def for_links(self, requests: Iterable[PlainRequest]) -> list[PlainRequest]:
         """Return what scripts request for links and forms of their pages, as some requests have shown."""
@@ -326,6 +330,9 @@ class ScriptRequests:
     ) -> tuple[list[PlainRequest], list[PlainRequest]]:
         """Return the requests for entries of recorded lists that no visitor chose, and for URLs in JSON.
 
+        A script may also make links of the entries. Recorded documents whose URLs name some of them show
+        the documents of the others.
+
         Args:
             missed: requests that a replay missed.
             is_plain: returns whether a POST may be sent without its page.
@@ -340,7 +347,10 @@ class ScriptRequests:
             requests.append(request)
             if answer is not None:
                 listed.add(request.url, answer)
-        entries = requests_for_entries(requests, listed)
+                self.numbered.note(request, answer)
+        shown = islice(self._documents, _SHOWN)
+        documents = (PlainRequest("GET", url, "document", "") for url in shown)
+        entries = requests_for_entries([*requests, *documents], listed)
         pages = {host_of(url): url for url in reversed(self._documents)}
         linked = [
             PlainRequest("GET", url, destination_of(url), pages[host_of(url)])
@@ -349,6 +359,24 @@ class ScriptRequests:
         ]
         named = {each.key for each in linked}  # their error pages count too
         return self._unrecorded(each for each in entries if each.key not in named), self._unrecorded(linked)
+
+    def for_named(self, named: NamedRequests, missed: Iterable[PlainRequest]) -> list[PlainRequest]:
+        """Learn which URLs of their text pages request; return such requests of recorded pages."""
+        shown = [*opening_requests(self._collection), *missed]
+        sources = dict.fromkeys(each.referer.partition("#")[0] for each in shown)
+        texts = {url: self._text_of(url) for url in islice(sources, _PAGES) if url in self._documents}
+        named.learn(shown, texts)
+        found: dict[str, PlainRequest] = {}
+        for url in islice(self._documents if named else (), _PAGES):
+            if self._is_over():
+                break
+            text = texts[url] if url in texts else self._text_of(url)
+            found.update((each.key, each) for each in named.requests_for(url, text)[0])
+        return self._unrecorded(found.values())
+
+    def _text_of(self, url: str) -> str:
+        body = decoded_body(self._collection.read_capture(self._documents[url]).response) or b""
+        return body.decode("utf-8", "replace")
 
     def for_rows(self, requests: Iterable[PlainRequest]) -> list[PlainRequest]:
         """Return the GET requests for rows of recorded pages that no request named, as some have shown."""
@@ -361,8 +389,7 @@ class ScriptRequests:
         for url in islice(dict.fromkeys([*sorted(sources), *self._documents]), _ROW_PAGES):
             if self._is_over():
                 break
-            body = decoded_body(self._collection.read_capture(self._documents[url]).response) or b""
-            texts[url] = attribute_texts(body.decode("utf-8", "replace"))
+            texts[url] = attribute_texts(self._text_of(url))
         return self._unrecorded(requests_for_rows(shown, texts))
 
     def for_combinations(self, requests: Iterable[PlainRequest]) -> list[PlainRequest]:

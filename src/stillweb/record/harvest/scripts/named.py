@@ -1,0 +1,147 @@
+"""Requests of scripts whose URL the text of their page names. Pure.
+
+A page names the URL of its data in an inline script, in JSON or in an attribute (`url: "/list/eyJx"`,
+`data-url="/items/5/notes"`). A recorded request and the page that sent it show by which name. Another page
+that has the name before another URL of the same form sends a request to that one when it opens. Its controls
+(order, filter) then send what those of the first page sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from html import unescape
+from typing import NamedTuple
+from urllib.parse import parse_qsl, urljoin, urlsplit
+
+from stillweb.matching.counters import NUMBERS
+from stillweb.matching.rules import Rules
+from stillweb.model import Request
+from stillweb.record.harvest.misses import PlainRequest
+from stillweb.urls import wire_url
+
+_NAMED = re.compile(
+    r"""(?<![\w-])(?P<name>[\w$-]{1,40})["']?\s{0,9}(?P<sign>[:=(])\s{0,9}(?P<quote>["'])"""
+    r"""(?P<reference>(?:https?:)?(?:\\?/)[^"'<>\s]{1,2000})(?P=quote)"""
+)
+_FOLLOWED = frozenset(("href", "action"))  # what visitors follow
+_MOST = 8  # requests of one page when it opens
+_VARIATIONS = 24  # requests of controls for one URL
+
+
+class _Name(NamedTuple):
+    """A name before a URL, and the sign between them."""
+
+    name: str
+    sign: str
+
+
+def named_urls(url: str, html: str) -> Iterator[tuple[_Name, str]]:
+    """Yield the URLs that a document names, in wire spelling, with their names."""
+    for match in _NAMED.finditer(html):
+        if match["name"].lower() not in _FOLLOWED:
+            reference = unescape(match["reference"]).replace("\\/", "/")
+            try:
+                named = wire_url(urljoin(url, reference))
+            except ValueError:
+                continue
+            yield _Name(match["name"], match["sign"]), named
+
+
+@dataclass(slots=True)
+class _Form:
+    """A named URL that was requested, and the requests for it that differ in what scripts added."""
+
+    named: str
+    requests: list[PlainRequest] = field(default_factory=list)
+
+    def add(self, request: PlainRequest, named: str) -> None:
+        """Add a request unless an equal one, apart from its number and cache-busters, is known."""
+        if len(self.requests) <= _VARIATIONS and all(
+            _meaning(each.url) != _meaning(self._moved(request, named, self.named).url)
+            for each in self.requests
+        ):
+            self.requests.append(self._moved(request, named, self.named))
+
+    def requests_for(self, page: str, named: str) -> list[PlainRequest]:
+        """Return the requests of a page that names another URL, that of its opening first."""
+        moved = (self._moved(each, self.named, named) for each in self.requests)
+        return [replace(each, referer=page, count=1) for each in moved]
+
+    @staticmethod
+    def _moved(request: PlainRequest, before: str, after: str) -> PlainRequest:
+        return replace(request, url=after + request.url[len(before) :])
+
+
+@dataclass(slots=True)
+class NamedRequests:
+    """Names before URLs that scripts requested, with examples."""
+
+    _forms: dict[_Name, list[_Form]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self._forms)
+
+    def learn(self, requests: Iterable[PlainRequest], pages: Mapping[str, str]) -> None:
+        """Take the names of requested URLs.
+
+        Args:
+            requests: GET requests of scripts, the first ones of each page first.
+            pages: text of recorded documents by URL.
+        """
+        named_on: dict[str, dict[str, list[_Name]]] = {}
+        for request in requests:
+            page = request.referer.partition("#")[0]
+            if request.body is not None or page not in pages:
+                continue
+            if page not in named_on:
+                found = named_on[page] = {}
+                for name, url in named_urls(page, pages[page]):
+                    found.setdefault(url, []).append(name)
+            bare = request.url.partition("?")[0]
+            for named in dict.fromkeys((request.url, bare)):
+                for name in named_on[page].get(named, ()):
+                    self._form_of(name, named).add(request, named)
+
+    def _form_of(self, name: _Name, named: str) -> _Form:
+        forms = self._forms.setdefault(name, [])
+        form = next((each for each in forms if _is_alike(each.named, named)), None)
+        if form is None:
+            forms.append(form := _Form(named))
+        return form
+
+    def requests_for(self, page: str, html: str) -> tuple[list[PlainRequest], list[PlainRequest]]:
+        """Return the requests that a document sends when it opens, and those of its controls."""
+        opening: dict[str, PlainRequest] = {}
+        others: dict[str, PlainRequest] = {}
+        for name, named in named_urls(page, html) if self._forms else ():
+            for form in self._forms.get(name, ()):
+                if _is_alike(form.named, named) and len(opening) < _MOST:
+                    first, *rest = form.requests_for(page, named)
+                    opening.setdefault(first.key, first)
+                    others |= {each.key: each for each in rest}
+        return list(opening.values()), list(others.values())
+
+
+def _meaning(url: str) -> list[tuple[str, str]]:
+    """Return the query of a URL without the number of its request and cache-busters."""
+    dropped = _default_rules().dropped(Request("GET", url))
+    pairs = parse_qsl(urlsplit(url).query, True)
+    return [pair for pair in pairs if pair[0] not in NUMBERS and f"query:{pair[0]}" not in dropped]
+
+
+@lru_cache(maxsize=1)
+def _default_rules() -> Rules:
+    return Rules.parse("")
+
+
+def _is_alike(first: str, second: str) -> bool:
+    """Return whether two URLs differ in one segment of the path at most, and in values of parameters."""
+    a, b = urlsplit(first), urlsplit(second)
+    own, other = a.path.split("/"), b.path.split("/")
+    if (a.scheme, a.netloc, len(own)) != (b.scheme, b.netloc, len(other)):
+        return False
+    names, others = ([name for name, _ in parse_qsl(each.query, True)] for each in (a, b))
+    return names == others and sum(x != y for x, y in zip(own, other, strict=True)) <= 1
