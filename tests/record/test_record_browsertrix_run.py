@@ -27,7 +27,8 @@ from stillweb.errors import (
 )
 from stillweb.record.browsertrix.run import BrowsertrixCrawl, Job, plan
 from stillweb.record.browsertrix.settings import Container
-from stillweb.record.options import CrawlOptions
+from stillweb.record.options import CrawlOptions, RecordOptions
+from stillweb.record.proxy.resolve import parse_all
 
 pytestmark = pytest.mark.shared
 
@@ -212,22 +213,41 @@ async def test_a_crawler_that_only_waits_for_its_store_is_given_up(job):
     assert crawl.log.waiting
 
 
-async def test_what_a_crawl_left_that_no_one_saw_end_is_taken_in(job):
+async def cancelled(job: Job) -> None:
+    """Run a crawl and cancel it while its first page loads, so that its end is not seen."""
     seen = asyncio.Event()
-    running = asyncio.create_task(
-        BrowsertrixCrawl(job(HOLD="1", SIGNALS="99")).run(lambda event: event.queued and seen.set())
-    )
+    running = asyncio.create_task(BrowsertrixCrawl(job).run(lambda event: event.queued and seen.set()))
     async with asyncio.timeout(30):
         await seen.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_what_a_crawl_left_that_no_one_saw_end_is_taken_in(job):
+    await cancelled(job(HOLD="1", SIGNALS="99"))
     with pytest.raises(CollectionExists, match="was interrupted"):
         await BrowsertrixCrawl(job()).run()
     said: list[str] = []
     await BrowsertrixCrawl(job(append=True)).run(say=said.append)
     assert "importing the output of an earlier crawl" in said
     assert len(opened(job()).page_list()) == PAGES
+
+
+async def test_pages_that_failed_without_our_proxy_are_recorded_by_the_next_crawl(job):
+    options = CrawlOptions(limit=PAGES, record=RecordOptions(resolve=parse_all(["docs.local=127.0.0.1"])))
+    first = replace(job(HOLD="1", SIGNALS="99"), options=options)
+    await cancelled(first)
+    # The container continued without the proxy. Its last state has each page that it tried then as failed.
+    other = SEED.replace("tutorial/index", "whatsnew/changelog")
+    failed = json.dumps({"url": other, "seedId": 0, "depth": 1, "retry": 2})
+    state = {"finished": [SEED], "queued": [], "pending": [], "failed": [failed], "errors": []}
+    crawls = first.root / ".browsertrix-docs/collections/docs/crawls"
+    crawls.mkdir()
+    (crawls / "20260101000000-docs.yaml").write_text(yaml.safe_dump({"state": state}))
+    await BrowsertrixCrawl(replace(job(append=True), options=options)).run()
+    assert [page.url for page in opened(first).page_list()] == [SEED, other]
+    assert opened(first).manifest().state == "complete"
 
 
 @pytest.mark.parametrize(

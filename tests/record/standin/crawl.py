@@ -123,7 +123,8 @@ class Standin:
         state = self.settings.get("state") or {}
         limit = int(self.settings.get("pageLimit", self.settings.get("limit", 0)))
         self.finished = list(state.get("finished", ()))
-        self.queued = [url for url in source.urls if url not in self.finished]
+        failed = [json.loads(page)["url"] for page in state.get("failed", ())]  # without retries left
+        self.queued = [url for url in source.urls if url not in (*self.finished, *failed)]
         if limit:
             self.excluded = max(0, len(self.queued) - limit)
             self.queued = self.queued[: max(0, limit - len(self.finished))]

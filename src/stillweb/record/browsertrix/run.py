@@ -41,6 +41,7 @@ from stillweb.record.browsertrix.settings import (
     run_arguments,
     seed_settings,
     settings_of,
+    uses_forwarder,
 )
 from stillweb.record.crawl.report import CrawlEvent, CrawlReport
 from stillweb.record.crawl.scope import seed_url
@@ -377,7 +378,7 @@ class BrowsertrixCrawl:
             (self._leftovers.path / CONFIG).write_text(what.yaml, "utf-8")
             code = await self._call(what.call, on_event)
         end = judge(code, self.log, self.job.container, interrupted=bool(self.interrupted))
-        report = await asyncio.to_thread(self._import, end)
+        report = await asyncio.to_thread(self._import, end, self._leftovers.state())
         report.seconds = perf() - began
         error = end.error
         if not report.captures and not end.stopped:
@@ -419,7 +420,10 @@ class BrowsertrixCrawl:
             )
             raise UsageError(f"an earlier crawl of {self.job.name!r} is still running", hint=hint)
         say("importing the output of an earlier crawl")
-        await asyncio.to_thread(self._import, CrawlExit("cut short"))
+        # Its forwarder ended with us. A state from after that counts pages as done that failed for this reason.
+        past = _yaml(self._leftovers.path / CONFIG) or {}
+        state = None if uses_forwarder(past) else self._leftovers.state()
+        await asyncio.to_thread(self._import, CrawlExit("cut short"), state)
 
     async def _call(self, call: Sequence[str], on_event: Callable[[CrawlEvent], None]) -> int:
         """Run the container; return its exit code."""
@@ -470,9 +474,8 @@ class BrowsertrixCrawl:
         )
         return RecordError(f"browsertrix {what}; it was killed after {self.silence:.0f} s", hint=hint)
 
-    def _import(self, end: CrawlExit) -> CrawlReport:
+    def _import(self, end: CrawlExit, state: Mapping[str, Any] | None) -> CrawlReport:
         found = self._leftovers.take_in()
-        state = self._leftovers.state()
         report = CrawlReport(seeds=tuple(map(seed_url, self.job.seeds)), stopped=end.stopped)
         report.failed_pages = dict(self.log.failed_pages)
         report.failed_requests = dict(self.log.failed_requests)

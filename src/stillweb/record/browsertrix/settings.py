@@ -25,6 +25,8 @@ IMAGE = "webrecorder/browsertrix-crawler:1.14.1"
 CONFIG = "config.yaml"
 VOLUME, _FILES = "/crawls", "/stillweb"
 _CA, _PROFILE = "upstream-ca.pem", "profile.tar.gz"
+# Without this, Chromium connects to loopback addresses beside the proxy.
+_THROUGH_PROXY = "--proxy-bypass-list=<-loopback>"
 _SHM = "1g"  # Docker's default of 64 MB is too small for a browser
 
 _BEHAVIORS = {
@@ -136,8 +138,7 @@ def settings_of(
     # Its setting `lang` accepts no country. It gives the language to its browser by this switch.
     values["extraChromeArgs"] = [f"--accept-lang={options.profile.locale}"]
     if options.record.resolve:
-        # Without this, Chromium connects to loopback addresses beside the proxy.
-        values["extraChromeArgs"].append("--proxy-bypass-list=<-loopback>")
+        values["extraChromeArgs"].append(_THROUGH_PROXY)
     if options.record.upstream_ca:
         notes.append("its browser accepts any certificate; --upstream-ca applies to its plain downloads only")
     if container.profile:
@@ -147,6 +148,11 @@ def settings_of(
     if state:
         values["state"] = dict(state)
     return CrawlerSettings(values, tuple(notes))
+
+
+def uses_forwarder(settings: Mapping[str, Any]) -> bool:
+    """Return whether the settings of an earlier crawl need the forwarder."""
+    return _THROUGH_PROXY in (settings.get("extraChromeArgs") or ())
 
 
 def seed_settings(seeds: Iterable[str]) -> list[dict[str, Any]]:
