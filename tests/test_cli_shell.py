@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from commands import stillweb
 from stillweb import __version__
 from stillweb.cli import COMMANDS, cli
+from stillweb.collections.export import export
 from stillweb.collections.layout import Collection
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.model import Exchange, Request, Response
@@ -77,6 +80,30 @@ def test_an_unknown_collection_is_a_clear_error_with_status_2(tmp_path) -> None:
     assert "shpo" in result.stderr
     assert "next:" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["import", "export"])
+def test_a_full_disk_is_a_clear_error_and_leaves_no_file(tmp_path, command: str) -> None:
+    for name in ("site", "other"):
+        with CollectionWriter(Collection.create(tmp_path / "root", name)) as writer:
+            answer = Response(200, raw_body=os.urandom(20_000))
+            writer.write(Exchange(Request("GET", "https://site.example/"), answer, "20260101000000"))
+    export(Collection.open(tmp_path / "root", "other"), tmp_path / "other.wacz")
+    given = {
+        "import": [tmp_path / "other.wacz", "-c", "new"],
+        "export": ["site", "-o", tmp_path / "site.wacz"],
+    }
+    before = sorted(tmp_path.rglob("*"))
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limit[1]))
+    try:
+        done = stillweb("collections", command, *given[command], "--collections", tmp_path / "root")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert done.returncode == 1
+    assert "File too large" in done.stderr
+    assert "next: free disk space" in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root may write anywhere")

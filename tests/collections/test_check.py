@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,27 @@ def test_two_damages_are_both_repaired(collection):
     repair(collection)
     assert {each.code for each in check(collection)} == {"no-request"}
     assert sum(1 for _ in collection.exchanges()) == 2
+
+
+@pytest.mark.parametrize("left", range(3))
+def test_a_repair_that_is_killed_loses_no_record(collection, monkeypatch, left: int):
+    flip_a_byte(collection)
+    for name in ("rename", "replace", "unlink"):  # each step by which the repair moves a file
+        whole = getattr(Path, name)
+
+        def move(path: Path, *given: object, whole=whole, **named: object) -> object:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+            return whole(path, *given, **named)
+
+        monkeypatch.setattr(Path, name, move)
+    with suppress(KeyboardInterrupt):
+        repair(collection)
+    monkeypatch.undo()
+    repair(collection)
+    assert sum(1 for _ in collection.exchanges()) == 3
 
 
 def test_a_file_without_a_whole_record_is_moved_aside(collection):

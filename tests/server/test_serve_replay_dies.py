@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import AsyncExitStack
+from functools import partial
 
 import httpx
 import pytest
 
+from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
-from stillweb.replay import ReplayOptions, serve_cluster
+from stillweb.replay import ReplayOptions, serve, serve_cluster
 from stillweb.server import engine
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -34,3 +37,28 @@ async def test_a_reset_waits_for_a_worker_that_is_started_again(ca, collections_
         assert again.status_code == 200, again.text
         assert worker.restarts == 1
         assert (await client.get("/v1/status")).json()["failures"]["infra_error"] == 1
+
+
+async def test_a_replay_that_returns_with_another_authority_is_trusted(
+    tmp_path, ca, collections_root, serving
+):
+    """A pod that was replaced creates its certificates again."""
+    small = Collection.open(collections_root, "small")
+    async with AsyncExitStack() as stack:
+        first = AsyncExitStack()
+        replay = await first.enter_async_context(
+            serve([small], ca, ReplayOptions(port=0, session_ports=None))
+        )
+        rollouts = await stack.enter_async_context(serving(replay.url, sessions=1))
+        client = await stack.enter_async_context(
+            httpx.AsyncClient(base_url=rollouts.url, timeout=120, trust_env=False)
+        )
+        lease = (await client.post("/v1/leases", json={"task_id": "named"})).json()["lease"]
+        await first.aclose()
+        options = ReplayOptions(port=int(replay.url.rpartition(":")[2]), session_ports=None)
+        other = CertAuthority.init(tmp_path / "certs")
+        await stack.enter_async_context(serve([small], other, options))
+        reset = partial(client.post, f"/v1/leases/{lease}/reset", json={"task_id": "named"})
+        assert (await reset()).json()["error"]["kind"] == "infra_error"
+        again = await reset()
+        assert again.status_code == 200, again.text

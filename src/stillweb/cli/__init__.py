@@ -24,6 +24,7 @@ from stillweb import __version__
 from stillweb.cli.console import LogFormatter, echo
 from stillweb.cli.extras import extra_not_installed
 from stillweb.errors import StillwebError
+from stillweb.files import DISK_FULL
 
 # name -> (module, one line for --help)
 COMMANDS = {
@@ -163,9 +164,13 @@ def main() -> None:
         _exit_with(error)
     except OSError as error:
         # The disk is full, or another user owns a folder: not a fault of the program, so no traceback.
-        if error.filename is None:
+        full = error.errno in DISK_FULL
+        if error.filename is None and not full:
             raise
-        echo(f"stillweb: {error.filename}: {error.strerror}", err=True)
+        place = error.filename2 or error.filename or "cannot write"  # a copy names its source first
+        echo(f"stillweb: {place}: {error.strerror}", err=True)
+        if full:
+            echo("  next: free disk space, then run the same command again", err=True)
         if isinstance(error, PermissionError):
             echo(
                 "  next: run as the owner of that folder (in containers: STILLWEB_UID, STILLWEB_GID)",

@@ -17,6 +17,7 @@ from stillweb.collections.indexing import index_file, reindex, rewrite_records
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.seal import RULES, rules_text
+from stillweb.collections.versions import link_or_copy
 from stillweb.collections.warc import frames
 from stillweb.collections.warc import reader as digests
 from stillweb.collections.warc.cdxj import format_line, parse_line
@@ -65,11 +66,15 @@ def _repair_file(collection: Collection, path: Path) -> list[str]:
     )
     part = target.with_name(target.name + ".part")
     count = rewrite_records(path, part)
-    path.rename(moved)
-    if not count:
+    link_or_copy(path, moved)
+    if count:
+        part.replace(target)  # before the old file goes: a repair that is killed here loses no record
+    else:
         part.unlink()
+    if target != path or not count:
+        path.unlink()
+    if not count:
         return [f"archive/{path.name}: has no complete record; moved to damaged/{moved.name}"]
-    part.rename(target)
     return [f"archive/{target.name}: {count} records rewritten; the old file is damaged/{moved.name}"]
 
 

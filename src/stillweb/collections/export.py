@@ -44,6 +44,7 @@ from stillweb.collections.warc.frames import BINARY, TEXT, is_socket_url, read_f
 from stillweb.collections.warc.reader import gzip_member
 from stillweb.collections.warc.records import iso_date
 from stillweb.errors import CollectionError, UsageError
+from stillweb.files import replaced
 from stillweb.http.codec import decoded_body
 from stillweb.model import Capture, Exchange, Headers, Page, header
 from stillweb.urls import from_timestamp, wire_url
@@ -107,9 +108,8 @@ def export(collection: Collection, target: Path, *, described: Mapping[str, Any]
         _WaczMember("datapackage-digest.json", json.dumps(digest, indent=2).encode("utf-8") + b"\n")
     )
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(target.name + ".part")
-    _write_zip(part, members, zipfile.ZIP_STORED)
-    part.replace(target)
+    with replaced(target) as out:
+        _write_zip(out, members, zipfile.ZIP_STORED)
     return target
 
 
@@ -121,7 +121,7 @@ def write_extras(collection: Collection, out: BinaryIO) -> None:
     _write_zip(out, members, zipfile.ZIP_DEFLATED)
 
 
-def _write_zip(target: Path | BinaryIO, members: Iterable[_WaczMember], method: int) -> None:
+def _write_zip(target: BinaryIO, members: Iterable[_WaczMember], method: int) -> None:
     with zipfile.ZipFile(target, "w", method) as archive:
         for member in members:
             info = _info(member)
@@ -276,14 +276,16 @@ def _write_har(collection: Collection, target: Path) -> Path:
     creator = {"name": "stillweb", "version": __version__}
     head = {"version": "1.2", "creator": creator, "pages": [_page(*each) for each in enumerate(pages, 1)]}
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(target.name + ".part")
-    with part.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
-        out.write('{"log": ' + json.dumps(head, ensure_ascii=False)[:-1] + ', "entries": [')
+    with replaced(target) as out:
+        out.write(b'{"log": ' + _json_bytes(head)[:-1] + b', "entries": [')
         for number, entry in enumerate(_entries(collection, pages)):
-            out.write(("," if number else "") + "\n" + json.dumps(entry, ensure_ascii=False))
-        out.write("\n]}}\n")
-    part.replace(target)
+            out.write((b",\n" if number else b"\n") + _json_bytes(entry))
+        out.write(b"\n]}}\n")
     return target
+
+
+def _json_bytes(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 
 def _har_pages(collection: Collection) -> list[Page]:

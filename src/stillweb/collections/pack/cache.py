@@ -13,7 +13,6 @@ little space, a pull fails with an error.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -28,9 +27,9 @@ from stillweb.collections.pack.reader import Pack
 from stillweb.collections.renames import exchange, sync_folder
 from stillweb.collections.versions import link_or_copy
 from stillweb.errors import CollectionError, CollectionExists, MalformedPack
+from stillweb.files import DISK_FULL
 
 _GIB = 1 << 30
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _FETCHING, _GOING = ".pull-", ".gone-"
 _FETCH = ".fetch"
 
@@ -131,7 +130,7 @@ class PackStore:
             fresh.rename(self.root / environment_id)
             sync_folder(self.root)
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in DISK_FULL:
                 raise
             raise self._full(environment_id, sum(sizes.values()), "the disk is full") from error
         finally:

@@ -140,22 +140,23 @@ def _rewrite(path: Path, change: Callable[[WarcRecord], WarcRecord | None], payl
     """Rewrite one file; `payloads` maps old payload digests to new ones, and is extended."""
     part = path.with_name(path.name + ".part")
     changed = False
-    with path.open("rb") as stored, part.open("wb") as file:
-        for record in read_records(path):
-            wanted = change(record)
-            member = b"" if wanted is None else _member(record, wanted, payloads)
-            if not member:
-                stored.seek(record.offset)
-                member = stored.read(record.length)
-            else:
-                changed = True
-            file.write(member)
-        file.flush()
-        os.fsync(file.fileno())
-    if changed:
-        part.replace(path)
-    else:
-        part.unlink()
+    try:
+        with path.open("rb") as stored, part.open("wb") as file:
+            for record in read_records(path):
+                wanted = change(record)
+                member = b"" if wanted is None else _member(record, wanted, payloads)
+                if not member:
+                    stored.seek(record.offset)
+                    member = stored.read(record.length)
+                else:
+                    changed = True
+                file.write(member)
+            file.flush()
+            os.fsync(file.fileno())
+        if changed:
+            part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
     return changed
 
 

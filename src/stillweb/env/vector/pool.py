@@ -339,6 +339,13 @@ class BrowserPool:
             slot.end_if_drained()
             raise
 
+    def trust(self, spki: Sequence[str]) -> None:
+        """Have browsers that trust other keys replaced after their last lease."""
+        if tuple(spki) != self._spki:
+            self._spki = tuple(spki)
+            for slot in self._slots:
+                slot.drain()
+
     async def close(self) -> None:
         """End all browsers, with the episodes on them, and wait until they have ended."""
         self._closed = True

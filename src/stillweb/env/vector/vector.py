@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -297,6 +297,14 @@ class VectorEnv(Started):
     async def _probe(self, browser: Browser) -> None:
         await probe_level(browser, self._level)
 
+    async def _trust_replay(self) -> None:
+        """Have the browsers replaced if the replay server has other certificates, as a new pod has."""
+        if self._pool is None or self._pool is self._options.browsers:
+            return
+        with suppress(PeerError, ReplayError):  # it does not respond
+            async with ReplayClient(self._proxy) as client:
+                self._pool.trust((await client.info()).spki)
+
     async def _retrace(self, slot: _Slot, past: EpisodeHistory) -> None:
         async with self._turn(slot, "fork"):
             await retrace(await slot.ready(), past)
@@ -323,6 +331,7 @@ class VectorEnv(Started):
         except BaseException as error:
             ours = as_infra_error(what, error)
             if isinstance(ours, InfraError):
+                await self._trust_replay()
                 if slot.lease:
                     await slot.lease.examine()
                 await slot.leave_drained()

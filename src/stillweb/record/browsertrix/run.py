@@ -420,7 +420,7 @@ class BrowsertrixCrawl:
             )
             raise UsageError(f"an earlier crawl of {self.job.name!r} is still running", hint=hint)
         say("importing the output of an earlier crawl")
-        # Its forwarder ended with us. A state from after that counts pages as done that failed for this reason.
+        # Its forwarder ended with us. A later state counts pages as done that failed for this reason.
         past = _yaml(self._leftovers.path / CONFIG) or {}
         state = None if uses_forwarder(past) else self._leftovers.state()
         await asyncio.to_thread(self._import, CrawlExit("cut short"), state)

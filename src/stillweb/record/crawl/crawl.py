@@ -9,7 +9,6 @@ and diff load them equally.
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +27,7 @@ from stillweb.collections.learn.transports import learn_transports
 from stillweb.collections.manifest import LOGIN, Manifest, with_login
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import RecordError, UpstreamUnreachable
+from stillweb.files import DISK_FULL
 from stillweb.model import Page
 from stillweb.record.behaviors.behaviors import total
 from stillweb.record.behaviors.options import BehaviorOptions
@@ -351,8 +351,6 @@ def _page(visited: Visited, again: str, *, baseline: bool) -> Page:
     )
 
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
 OnEvent = Callable[[CrawlEvent], None]
 OnStage = Callable[[str], None]
 
@@ -564,7 +562,7 @@ def _write_error(collection: Collection, error: OSError) -> RecordError:
     target = error.filename or collection.path
     why = os.strerror(error.errno).lower() if error.errno else str(error)
     hint = "what was recorded is valid; the same command with --append continues"
-    if error.errno in _FULL:
+    if error.errno in DISK_FULL:
         hint = "free disk space: " + hint
     return RecordError(f"cannot write to {target}: {why}", hint=hint)
 
