@@ -9,7 +9,7 @@ that has the name before another URL of the same form sends a request to that on
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from html import unescape
@@ -22,10 +22,9 @@ from stillweb.model import Request
 from stillweb.record.harvest.misses import PlainRequest
 from stillweb.urls import wire_url
 
-_NAMED = re.compile(
-    r"""(?<![\w-])(?P<name>[\w$-]{1,40})["']?\s{0,9}(?P<sign>[:=(])\s{0,9}(?P<quote>["'])"""
-    r"""(?P<reference>(?:https?:)?(?:\\?/)[^"'<>\s]{1,2000})(?P=quote)"""
-)
+_QUOTED = re.compile(r"""([:=(])\s{0,9}(["'])((?:https?:)?\\?/[^"'<>\s]{1,2000})\2""")
+_BEFORE = re.compile(r"""(?<![\w-])([\w$-]{1,40})["']?\s{0,9}$""")
+_BEHIND = 80  # characters before a sign that hold its name
 _FOLLOWED = frozenset(("href", "action"))  # what visitors follow
 _MOST = 8  # requests of one page when it opens
 _VARIATIONS = 24  # requests of controls for one URL
@@ -38,16 +37,20 @@ class _Name(NamedTuple):
     sign: str
 
 
-def named_urls(url: str, html: str) -> Iterator[tuple[_Name, str]]:
-    """Yield the URLs that a document names, in wire spelling, with their names."""
-    for match in _NAMED.finditer(html):
-        if match["name"].lower() not in _FOLLOWED:
-            reference = unescape(match["reference"]).replace("\\/", "/")
-            try:
-                named = wire_url(urljoin(url, reference))
-            except ValueError:
-                continue
-            yield _Name(match["name"], match["sign"]), named
+def named_urls(url: str, html: str, names: Container[_Name] | None = None) -> Iterator[tuple[_Name, str]]:
+    """Yield the URLs that a document names, in wire spelling, by some names or all."""
+    for match in _QUOTED.finditer(html):
+        before = _BEFORE.search(html[max(0, match.start() - _BEHIND) : match.start()])
+        if before is None or before[1].lower() in _FOLLOWED:
+            continue
+        name = _Name(before[1], match[1])
+        if names is not None and name not in names:
+            continue
+        try:
+            named = wire_url(urljoin(url, unescape(match[3]).replace("\\/", "/")))
+        except ValueError:
+            continue
+        yield name, named
 
 
 @dataclass(slots=True)
@@ -116,7 +119,7 @@ class NamedRequests:
         """Return the requests that a document sends when it opens, and those of its controls."""
         opening: dict[str, PlainRequest] = {}
         others: dict[str, PlainRequest] = {}
-        for name, named in named_urls(page, html) if self._forms else ():
+        for name, named in named_urls(page, html, self._forms) if self._forms else ():
             for form in self._forms.get(name, ()):
                 if _is_alike(form.named, named) and len(opening) < _MOST:
                     first, *rest = form.requests_for(page, named)
