@@ -21,7 +21,7 @@ def table(url: str, attribute: str = "/notes/1?part=a&amp;n=1") -> str:
 
 def test_a_page_requests_the_url_that_its_text_names_as_another_page_did() -> None:
     named = NamedRequests()
-    assert not named
+    assert not named.names
     requests = [
         asked("rows/eyJhIjoxfQ==?start=0&_=1795692852344", "list?q=a"),
         asked("rows/eyJhIjoxfQ==?start=10&_=1795692852345", "list?q=a"),  # of a button
@@ -30,7 +30,7 @@ def test_a_page_requests_the_url_that_its_text_names_as_another_page_did() -> No
         asked("other/9", "list?q=a"),  # visitors follow it
     ]
     named.learn(requests, {f"{HOME}list?q=a": table("/rows/eyJhIjoxfQ==")})
-    assert named
+    assert named.names == {("url", ":"), ("data-notes", "=")}
     other = f"{HOME}list?q=b"
     found, controls = named.requests_for(other, table(r"\/rows\/eyJhIjoyfQ==", "/notes/2?part=b&amp;n=2"))
     assert [(each.url, each.referer) for each in found] == [

@@ -314,6 +314,7 @@ class _Harvest:
             shown = TypeAdapter(dict[str, PlainRequest]).validate_python(state.get("loaded", {}))
             self._loaded.examples.update(shown)
             self._parsed = set(state["parsed"])
+            self._named.known = frozenset((str(name), str(sign)) for name, sign in state.get("named", ()))
             for form, page, weight in TypeAdapter(list[tuple[HtmlForm, str, float]]).validate_python(
                 state["forms"]
             ):
@@ -338,6 +339,7 @@ class _Harvest:
             "waiting": [*self._frontier.waiting_urls(), *again],
             **self.typed.state(),
             "parsed": sorted(self._parsed),
+            "named": sorted(self._named.names),
             "forms": [
                 (asdict(form), page, self._frontier.weight_of(form))
                 for form, page in self.typed.places.forms().items()
@@ -444,7 +446,7 @@ class _Harvest:
 
     async def _send_named(self, fetcher: PageFetcher, exchange: Exchange, weight: float) -> None:
         """Send what scripts of a page request when it opens, and queue what its controls request."""
-        if not self._named or exchange.response.status != HTTPStatus.OK:
+        if not self._named.names or exchange.response.status != HTTPStatus.OK:
             return
         text = (decoded_body(exchange.response) or b"").decode("utf-8", "replace")
         opening, others = self._named.requests_for(exchange.request.url, text)

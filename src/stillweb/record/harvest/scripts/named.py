@@ -80,12 +80,19 @@ class _Form:
 
 @dataclass(slots=True)
 class NamedRequests:
-    """Names before URLs that scripts requested, with examples."""
+    """Names before URLs that scripts requested, with examples.
 
+    Attributes:
+        known: names that an earlier harvest had, so that its pages have their requests.
+    """
+
+    known: frozenset[tuple[str, str]] = frozenset()
     _forms: dict[_Name, list[_Form]] = field(default_factory=dict)
 
-    def __bool__(self) -> bool:
-        return bool(self._forms)
+    @property
+    def names(self) -> frozenset[tuple[str, str]]:
+        """All names."""
+        return self.known | self._forms.keys()
 
     def learn(self, requests: Iterable[PlainRequest], pages: Mapping[str, str]) -> None:
         """Take the names of requested URLs.

@@ -361,13 +361,13 @@ class ScriptRequests:
         return self._unrecorded(each for each in entries if each.key not in named), self._unrecorded(linked)
 
     def for_named(self, named: NamedRequests, missed: Iterable[PlainRequest]) -> list[PlainRequest]:
-        """Learn which URLs of their text pages request; return such requests of recorded pages."""
+        """Learn which URLs of their text pages request; return those of recorded pages by new names."""
         shown = [*opening_requests(self._collection), *missed]
         sources = dict.fromkeys(each.referer.partition("#")[0] for each in shown)
         texts = {url: self._text_of(url) for url in islice(sources, _PAGES) if url in self._documents}
         named.learn(shown, texts)
         found: dict[str, PlainRequest] = {}
-        for url in islice(self._documents if named else (), _PAGES):
+        for url in islice(self._documents if named.names > named.known else (), _PAGES):
             if self._is_over():
                 break
             text = texts[url] if url in texts else self._text_of(url)
