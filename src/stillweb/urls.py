@@ -13,8 +13,25 @@ from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-BLOB_URL = re.compile(r"(blob:[^\s\"'<>/]*//[^\s\"'<>/]*/)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+BLOB_URL = re.compile(
+    r"(blob:(?:null|[^\s\"'<>/]*//[^\s\"'<>/]*)/)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+)
 """A blob URL in a text; without its group, the UUID, which differs each time."""
+
+
+class BlobNumbers:
+    """Numbers for the UUIDs of blob URLs, in the order of their appearance in texts."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def write(self, text: str) -> str:
+        """Return a text with a number in place of each UUID."""
+        return BLOB_URL.sub(self._numbered, text) if "blob:" in text else text
+
+    def _numbered(self, found: re.Match[str]) -> str:
+        return f"{found[1]}{self._numbers.setdefault(found[0], len(self._numbers) + 1)}"
+
 
 _OTHER_SCHEME = {"http": "https", "https": "http"}
 _PORT = re.compile(r"[^/?]*:[0-9]+(?:[/?]|$)")

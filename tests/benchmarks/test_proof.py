@@ -28,11 +28,17 @@ class FakeEnv:
     broken: frozenset[int] = frozenset()
     collapsed: bool = False
     episodes: list[list[str]] = field(default_factory=list)
+    observed: list[str] = field(default_factory=list)
     task: Task | None = None
+    observing: str = ""
+
+    def set_observation(self, *kinds: str) -> None:
+        self.observing = ",".join(kinds)
 
     async def reset(self, *, task: Task):
         self.task, self.url = task, HOME
         self.episodes.append([])
+        self.observed.append(self.observing)
         return self._observed(), self._info()
 
     async def step(self, action):
@@ -127,6 +133,8 @@ async def test_walks_of_a_start_page_serve_all_its_tasks():
     for evaluation in (AnswerEvaluator(exact="£7"), AnswerEvaluator(exact="£9")):
         assert (await prove(plan(evaluation, answer=evaluation.exact))).proofs["walks"] == 5
     assert len(env.episodes) == 3 + 5
+    # Walks choose from the viewport, since a whole tree costs as much as a page is long.
+    assert sorted(env.observed) == ["axtree"] * 3 + ["axtree:viewport"] * 5
     lost = await prove(plan(UrlEvaluator(exact=LAMPS)))
     assert lost.failed == "walks: reward"  # one of the walks clicks the link
 

@@ -8,12 +8,15 @@ import asyncio
 
 import pytest
 
-from stillweb.browser import Level, page_html, settle
+from stillweb.browser import Level, settle
 from stillweb.browser.cdp.connection import CdpConnection
 from stillweb.browser.exact import context as exact_context
 from stillweb.browser.exact.context import ExactContext
 from stillweb.browser.exact.frames import FrameDocuments
+from stillweb.browser.observe.bids import Bids
 from stillweb.browser.state import state_of
+from stillweb.env.observations.observation import Observe, observe_kinds, take_observation
+from stillweb.urls import BLOB_URL
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -138,6 +141,23 @@ async def test_what_the_machine_would_report_is_pinned(rig):
     assert order == [f"{what} {i}" for i in range(4) for what in ("devices", "digest")]
 
 
+async def test_answers_about_models_come_in_order_and_real_waits_are_flagged(rig):
+    text, flags = await come_to(
+        rig,
+        """for (const name of ['Summarizer', 'LanguageModel', 'LanguageDetector']) globalThis[name]?.availability().then((each) => L(name));
+        const memory = new WebAssembly.Memory({ initial: 1, maximum: 1, shared: true });
+        Atomics.waitAsync(new Int32Array(memory.buffer), 0, 0);
+        document.body.insertAdjacentHTML('beforeend', '<button autofocus interestfor=shown>b</button><p id=shown popover>shown');
+        addEventListener('load', () => document.querySelector('button').focus());""",
+    )
+    models = [name for name in ("Summarizer", "LanguageModel", "LanguageDetector") if name in text]  # of this build
+    assert [line.partition(" @")[0] for line in text.splitlines()] == models
+    assert flags == (
+        "Atomics.waitAsync ends by the real clock, or when another thread notifies",
+        "interestfor shows its target by the real clock",
+    )
+
+
 async def test_workers_that_ask_for_the_same_are_answered_in_the_order_of_their_beginning(rig):
     rig.site.pages["http://localhost/same"] = ("text/plain", b"same")
     rig.site.pages["http://localhost/asks.js"] = (
@@ -154,16 +174,23 @@ async def test_workers_that_ask_for_the_same_are_answered_in_the_order_of_their_
     assert [line.partition(" @")[0] for line in text.splitlines()] == [f"worker {n}" for n in range(4)]
 
 
-async def test_addresses_of_blobs_are_numbered_in_html(rig):
+async def test_addresses_of_blobs_are_numbered(rig):
     rig.site.pages[HOME] = (
         "<!doctype html><body><script>for (const text of 'ab') { const made = URL.createObjectURL(new Blob([text]));"
-        "for (let i = 0; i < 2; i++) { const a = document.createElement('a'); a.href = made; document.body.append(a); } }</script>"
+        "for (let i = 0; i < 2; i++) { const a = document.createElement('a'); a.href = a.textContent = document.title = made; document.body.append(a); } }"
+        "</script><iframe sandbox=allow-scripts srcdoc=\"<script>document.write(URL.createObjectURL(new Blob(['c'])))</script>\"></iframe>"
     )
     async with rig.visit(Level.EXACT) as visit:
         await visit.goto(HOME)
-        html = await page_html(visit.page)
-    assert [f'blob:http://localhost/{n}"' in html for n in (1, 2, 3)] == [True, True, False]
-    assert html.count('blob:http://localhost/1"') == 2
+        await settle(visit.page, visit.activity)
+        kinds = observe_kinds([kind for kind in Observe if kind not in ("screenshot", "som")])
+        seen = await take_observation([visit.page], visit.page, Bids(), kinds)
+    assert seen.title == "blob:http://localhost/1"
+    for kind in ("axtree", "dom", "compact", "markdown", "text", "html", "elements"):
+        text = (seen.body(kind) or b"").decode()
+        assert [f"blob:http://localhost/{n}" in text for n in (1, 2, 3)] == [True, True, False], kind
+        assert "blob:null/3" in text or kind in ("html", "elements"), kind
+        assert not BLOB_URL.search(text), kind
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from itertools import islice
 
 import pytest
@@ -40,11 +41,55 @@ async def text_of(rig, html, level=Level.CLOCK, seed=7):
         return await page_text(visit.page)
 
 
+# Identifiers that the browser draws without JavaScript; the entry before keeps its key in another document.
+IDENTIFIERS = """<canvas id=c></canvas><p id=o></p><script>
+  const stream = c.captureStream(), [track] = stream.getTracks();
+  const said = [navigation.currentEntry.key, navigation.currentEntry.id, new MediaStream().id, stream.id, track.id];
+  const first = said[0];
+  history.pushState(1, "", "#two");
+  said.push(navigation.currentEntry.key, navigation.currentEntry.id);
+  said.push(new Set(said).size, stream.getTrackById(track.id) === track, CSS.supports("width", "random(1px, 9px)"));
+  navigation.onnavigate = ({ destination }) => said.push(destination.key === first);
+  navigation.traverseTo(first).finished.then(() => {
+    o.textContent = JSON.stringify([...said, navigation.currentEntry.key === first]);
+  });
+</script>"""
+
+# The page's clock is in 2024, the browser's is later.
+COOKIES = """<p id=o></p><script>
+  const day = 86400000, at = (ms) => new Date(Date.now() + ms).toUTCString();
+  document.cookie = `kept=1; path=/; expires=${at(day)}`;
+  document.cookie = "brief=1; Max-Age=1";
+  document.cookie = `both=1; expires=${at(-day)}; max-age=60`;
+  document.cookie = `gone=1; expires=${at(day)}`;
+  document.cookie = `gone=; expires=${at(-day)}`;
+  document.cookie = "left=1"; document.cookie = "left=1; max-age=0; expires=never";
+  document.cookie = "odd=1; expires=never; max-age=x";
+  const ticks = setInterval(() => {
+    o.textContent += "|";
+    if (o.textContent.length > 5) clearInterval(ticks), o.textContent = document.cookie;
+  }, 250);
+</script>"""
+
+
 @pytest.mark.parametrize("level", [Level.NETWORK, Level.CLOCK])
 async def test_equal_seeds_draw_equally_and_others_do_not(rig, level):
     first, second = await asyncio.gather(text_of(rig, DRAWS, level), text_of(rig, DRAWS, level))
     assert first == second
     assert await text_of(rig, DRAWS, level, seed=8) != first
+
+
+async def test_identifiers_of_the_browser_are_seeded(rig):
+    first, second = await asyncio.gather(text_of(rig, IDENTIFIERS), text_of(rig, IDENTIFIERS))
+    assert first == second
+    assert await text_of(rig, IDENTIFIERS, seed=8) != first
+    *drawn, different, has_track, has_random, leads_there, is_there = json.loads(first)
+    assert (len(drawn), different) == (7, 7)
+    assert (has_track, has_random, leads_there, is_there) == (True, False, True, True)
+
+
+async def test_cookies_of_scripts_last_by_the_clock_of_the_page(rig):
+    assert await text_of(rig, COOKIES) == "kept=1; brief=1; both=1; odd=1"
 
 
 def fnv1a(text):

@@ -56,6 +56,24 @@ def test_a_head_goes_out_as_recorded_with_its_length() -> None:
     assert bytes(made.body) == BODY
 
 
+@pytest.mark.parametrize(
+    ("recorded", "sent"),
+    [
+        ("a=1; Expires=Fri, 02 Jan 2026 00:00:00 GMT; Path=/", "a=1; Path=/"),
+        ("a=1; path=/;expires=Fri, 02-Jan-26 00:00:00 GMT", "a=1; path=/"),
+        ("a=1; Max-Age=60; Secure", "a=1; Secure"),
+        ("a=1; Expires=Thu, 01 Jan 1970 00:00:00 GMT; max-age=60", "a=1"),
+        ("a=; Expires=Thu, 01 Jan 1970 00:00:00 GMT; Path=/", None),
+        ("a=; Expires=Fri, 02 Jan 2026 00:00:00 GMT; Max-Age=0", None),
+        ("a=; max-age=-1", None),
+        ("a=1; Expires=never; Path=/", "a=1; Path=/"),
+    ],
+)
+def test_cookies_that_the_recording_kept_have_no_end(recorded: str, sent: str | None) -> None:
+    made = answer.recorded(asked(), entry(204, fields=f"set-cookie: {recorded}|ETag: x"))
+    assert made.head.decode() == f"HTTP/1.1 204 As Recorded\r\nset-cookie: {sent or recorded}\r\nETag: x\r\n"
+
+
 def test_a_body_is_a_view_of_the_pack_not_a_copy() -> None:
     stored = entry()
     assert answer.recorded(asked(), stored).body is stored.body

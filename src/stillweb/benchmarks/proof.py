@@ -17,8 +17,8 @@ episode.
 
 - Tasks with the same start and acts share the runs of the oracle; their answers differ only at the end.
 - `untouched` and `cut` are scored on the evidence before the first and the last act of the oracle's run.
-- Each start page is walked once. The evidence after each step (URL, requests, a random text of the page as
-  the answer) is scored for all tasks that start there.
+- Each start page is walked once. The evidence after each step (URL, requests, a random visible text as the
+  answer) is scored for all tasks that start there.
 
 A task whose page sets and judges its own problem has all its episodes for itself.
 """
@@ -51,6 +51,9 @@ from stillweb.urls import wire_url
 
 T = TypeVar("T")
 
+_WHOLE = "axtree"
+# Random walks choose from what is visible: a whole tree costs as much as its page is long.
+_VISIBLE = "axtree:viewport"
 _PLAYS = 256  # oracles' episodes that are kept; an evicted one is played again when a task needs it
 
 
@@ -112,7 +115,8 @@ class TaskProver:
     """Prover of tasks on one replay server.
 
     Args:
-        envs: environments that observe `axtree`, one for each episode that is played at the same time.
+        envs: environments, one for each episode that is played at the same time; the prover chooses what they
+            observe.
 
     Attributes:
         walk_seconds: sum of the durations of the random walks from start pages.
@@ -213,9 +217,10 @@ class TaskProver:
             return _Play(replace(run, texts=[]), tuple(found[-1:]))
         return _Play(run, tuple(found))
 
-    async def _in_env(self, play: Callable[[Env], Awaitable[T]]) -> T:
+    async def _in_env(self, play: Callable[[Env], Awaitable[T]], observe: str = _WHOLE) -> T:
         """Return the result of an episode in a free environment; play it again if browser or proxy fail."""
         env = await self._free.get()
+        env.set_observation(observe)
         try:
             return await retry_episode(lambda: play(env))
         finally:
@@ -318,7 +323,7 @@ class TaskProver:
                 start = Task("walk", "", url, task.collection, max_steps=self._options.walk_steps + 1)
                 async with asyncio.TaskGroup() as group:
                     walks = [
-                        group.create_task(self._in_env(partial(self._walk, start, number)))
+                        group.create_task(self._in_env(partial(self._walk, start, number), _VISIBLE))
                         for number in range(self._options.walks)
                     ]
                 self._walks[url] = [evidence for walk in walks for evidence in walk.result()]
@@ -344,7 +349,7 @@ class TaskProver:
     async def _check_own_walks(self, task: Task) -> None:
         """Walk in episodes of a task whose page draws its own problem."""
         for number in range(self._options.walks):
-            reward, reasons = await self._in_env(partial(self._walk_task, task, number))
+            reward, reasons = await self._in_env(partial(self._walk_task, task, number), _VISIBLE)
             if reward > 0:
                 raise _Dropped("walks: reward", reasons)
 

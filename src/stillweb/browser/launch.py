@@ -116,6 +116,7 @@ FLAGS: tuple[str, ...] = (
     "--disable-skia-runtime-opts",
     "--disable-checker-imaging",
     "--disable-image-animation-resync",
+    "--disable-blink-features=CSSRandomFunction",  # drawn by the browser at each load
     "--disable-gpu",
     "--mute-audio",
 )

@@ -274,6 +274,14 @@ class Env(Started):
         chosen = perturbation_of(perturb) if isinstance(perturb, str) else perturb
         self._options = replace(self._options, perturb=chosen, perturb_seed=seed)
 
+    def set_observation(self, *kinds: str) -> None:
+        """Observe these forms from the next reset or step on.
+
+        Raises:
+            UsageError: if a form does not exist.
+        """
+        self._kinds = observe_kinds(kinds)
+
     @property
     def task(self) -> Task | None:
         """Task of the running episode; under the perturbation `content` with other names and prices."""

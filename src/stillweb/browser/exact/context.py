@@ -43,6 +43,7 @@ from stillweb.browser.exact.frames import DrawnFrames, FrameDocuments
 from stillweb.browser.exact.scheduler import PendingRequest, RequestScheduler, RequestStage
 from stillweb.browser.exact.workers import PageSide, Workers
 from stillweb.errors import InfraError
+from stillweb.urls import BLOB_URL
 
 if TYPE_CHECKING:
     from stillweb.browser.activity import Activity
@@ -224,6 +225,7 @@ class ExactContext:
 
     def flag(self, what: str) -> None:
         """List something that is not pinned."""
+        what = BLOB_URL.sub(r"\1", what)
         self._new_flags[what] = None
         if what not in self.flags:
             self.flags.append(what)

@@ -58,8 +58,15 @@
     ["AudioEncoder", "isConfigSupported"],
     ["Notification", "requestPermission"],
     ["IdleDetector", "requestPermission"],
+    ...["LanguageModel", "LanguageDetector", "Translator", "Summarizer", "Writer", "Rewriter", "Proofreader"].map((name) => [name, "availability", "create"]),
   ]) wrap(globalThis[owner], names);
   wrap(globalThis, ["queryLocalFonts", "getScreenDetails"]);
+  const { waitAsync } = Atomics;
+  if (waitAsync) Atomics.waitAsync = { waitAsync(...args) {
+    const result = apply(waitAsync, this, args);
+    if (result.async) flag("Atomics.waitAsync ends by the real clock, or when another thread notifies");
+    return result;
+  } }.waitAsync;
 
   // A file is written when its stream is closed, by a method of all streams.
   const { FileSystemWritableFileStream: writable, FileSystemDirectoryHandle: folder } = globalThis;

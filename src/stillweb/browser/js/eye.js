@@ -107,6 +107,7 @@
     return Boolean(bare(focused)?.matches(OPEN) || document.querySelector(OPEN));
   };
   const stepped = new WeakMap(); // animation -> {at, since}: its own time when it last ran, and the clock's time then
+  const INTERESTED = ["[interestfor]:hover", "[interestfor]:focus", ":interest-source"].filter((each) => CSS.supports(`selector(${each})`)).join();
   const snap = (now) => {
     watch(document);
     let ends = null;
@@ -142,6 +143,7 @@
     for (const { localName } of document.querySelectorAll("marquee, progress:indeterminate")) {
       flags.push(`<${localName}> is drawn by the real clock`);
     }
+    if (document.querySelector(INTERESTED)) flags.push("interestfor shows its target by the real clock");
     for (const { content } of document.querySelectorAll("meta[http-equiv=refresh i]")) {
       if (parseFloat(content) > 0) flags.push(`${location.href} is refreshed by the real clock`);
     }

@@ -3,7 +3,7 @@
 // hints}, for workers also `name`; clock.js, which runs later, sets `start`.
 (pin) => {
   "use strict";
-  const { defineProperty } = Object;
+  const { defineProperty, getOwnPropertyDescriptor } = Object;
   // The page may replace `call` and `apply` of all functions.
   const { apply: applyTo } = Reflect;
   const invoke = (called, self, ...args) => applyTo(called, self, args);
@@ -75,6 +75,12 @@
   defineProperty(Math, "random", { value: random.bind(Math), writable: true, configurable: true });
   defineProperty(Math.random, "name", { value: "random" });
 
+  const uuid = (bytes) => {
+    bytes[6] = (bytes[6] & 0x0f) | 0x40; // RFC 9562 §5.4
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    const hex = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+    return hex.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, "$1-$2-$3-$4-$5");
+  };
   const native = globalThis.Crypto && Crypto.prototype.getRandomValues;
   if (native) {
     const fill = (bytes) => {
@@ -89,11 +95,7 @@
         return array;
       },
       randomUUID() {
-        const bytes = fill(new Uint8Array(16));
-        bytes[6] = (bytes[6] & 0x0f) | 0x40; // RFC 9562 §5.4
-        bytes[8] = (bytes[8] & 0x3f) | 0x80;
-        const hex = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
-        return hex.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, "$1-$2-$3-$4-$5");
+        return uuid(fill(new Uint8Array(16)));
       },
     };
     defineProperty(Crypto.prototype, "getRandomValues", { value: methods.getRandomValues });
@@ -101,6 +103,41 @@
       defineProperty(Crypto.prototype, "randomUUID", { value: methods.randomUUID });
     }
   }
+
+  // Identifiers that the browser draws by itself. Each has one in its place, by what it identifies and how many there were.
+  const drawn = new Map(); // identifier of the browser -> ours
+  const counts = new Map();
+  const identifier = (native, ...of) => {
+    if (!native || drawn.has(native)) return drawn.get(native) ?? native;
+    const text = [pin.seed, path(), ...of].join("\n");
+    counts.set(text, (counts.get(text) ?? 0) + 1);
+    const draw = generator(`${text}\n${counts.get(text)}`);
+    drawn.set(native, uuid(Array.from({ length: 16 }, () => draw() >>> 24)));
+    return drawn.get(native);
+  };
+  const identified = (name, member, of) => {
+    const { prototype } = globalThis[name] ?? {};
+    const old = prototype && getOwnPropertyDescriptor(prototype, member);
+    if (!old) return;
+    const { get } = { get() { return identifier(invoke(old.get, this), member, ...of(this)); } };
+    defineProperty(get, "name", { value: old.get.name });
+    defineProperty(prototype, member, { ...old, get });
+  };
+  // An entry of the session history keeps its identifiers in later documents, so they depend on its place.
+  for (const name of ["NavigationHistoryEntry", "NavigationDestination"]) {
+    identified(name, "key", ({ index }) => [index]);
+    identified(name, "id", ({ index, url }) => [index, url]);
+  }
+  const { traverseTo } = globalThis.Navigation?.prototype ?? {};
+  if (traverseTo) Navigation.prototype.traverseTo = { traverseTo(key, ...rest) {
+    const [own] = [...drawn].find(([, ours]) => ours === `${key}`) ?? [key];
+    return invoke(traverseTo, this, own, ...rest);
+  } }.traverseTo;
+  identified("MediaStream", "id", () => []);
+  identified("MediaStreamTrack", "id", ({ kind }) => [kind]);
+  if (globalThis.MediaStream) MediaStream.prototype.getTrackById = { getTrackById(id) {
+    return this.getTracks().find((track) => track.id === `${id}`) ?? null;
+  } }.getTrackById;
 
   // Depends on the machine and its load.
   const constant = (prototype, values) => {

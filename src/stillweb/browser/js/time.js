@@ -191,10 +191,36 @@
     if (natively.timing) natively.timing = this.timing.toJSON();
     return natively;
   } }.toJSON;
+  // Cookies end by the browser's own clock. One that has not ended by the page's clock gets no end, like those of recorded
+  // responses (replay/server/answer.py).
+  const attribute = /^\s*(expires|max-age)\s*=\s*(.*?)\s*$/i;
+  const lasting = (text) => {
+    const [pair, ...attributes] = text.split(";");
+    let age = null, date = null;
+    for (const [, name, value] of attributes.map((each) => attribute.exec(each)).filter(Boolean)) {
+      if (name.toLowerCase() === "expires") date = NativeDate.parse(value);
+      else if (/^-?\d+$/.test(value)) age = Number(value);
+    }
+    if (age === null && (date === null || date !== date)) return text; // NaN: not a date
+    if (age === null ? date <= now : age <= 0) return `${text};max-age=0`;
+    return [pair, ...attributes.filter((each) => !attribute.test(each))].join(";");
+  };
+  const cookie = globalThis.Document && getOwnPropertyDescriptor(Document.prototype, "cookie");
+  if (cookie) {
+    const { set } = getOwnPropertyDescriptor({ set cookie(text) { invoke(cookie.set, this, lasting(`${text}`)); } }, "cookie");
+    defineProperty(Document.prototype, "cookie", { ...cookie, set });
+  }
+  const { set: store } = globalThis.CookieStore?.prototype ?? {};
+  if (store) CookieStore.prototype.set = { set(...args) {
+    const [options] = args;
+    if (typeof options !== "object" || options?.expires == null) return applyTo(store, this, args);
+    return invoke(store, this, { ...options, expires: options.expires > now ? null : 0 });
+  } }.set;
+
   // Their existence depends on the machine's speed; layout shifts soon after an input are not counted.
   const SLOW = ["longtask", "long-animation-frame", "event", "first-input", "layout-shift"];
   // Reported after a frame was shown, by other threads.
-  if (pin.exact) SLOW.push("paint", "largest-contentful-paint", "element");
+  if (pin.exact) SLOW.push("paint", "largest-contentful-paint", "element", "interaction-contentful-paint", "soft-navigation");
   // The browser sorts by the real times of resources.
   const inTime = (entries) => entries.sort((one, other) => one.startTime - other.startTime);
   if (pin.exact) {

@@ -25,6 +25,7 @@ from stillweb.browser.observe.survey import Item, Survey, pointed_at, survey
 from stillweb.errors import InfraError
 from stillweb.garbage import uncollected
 from stillweb.text import well_formed
+from stillweb.urls import BlobNumbers
 
 INTERACTIVE = frozenset(
     (
@@ -151,6 +152,7 @@ class _TreeReader:
         self.probe = probe
         self.bids = bids
         self.pointed = pointed
+        self.blobs = BlobNumbers()
         self.shown = (*_STATES, "url") if urls else _STATES
         self.listed = frozenset((*_FLAGS, *self.shown))
         self.owners: dict[int, FrameInfo] = {}
@@ -280,7 +282,7 @@ class _TreeReader:
         role = node["role"]["value"]
         if role in _DROPPED:
             return None
-        name = _plain(node.get("name", {}))
+        name = self._plain(node.get("name", {}))
         if role == "StaticText" and (not name or name in above):
             return None
         values = _properties_of(node)
@@ -299,7 +301,7 @@ class _TreeReader:
             bid=self._give(frame, backend) if acts else "",
             role=role,
             name=name,
-            value=_plain(node.get("value", {})),
+            value=self._plain(node.get("value", {})),
             properties=tuple(self._properties(role, values, clickable and role not in INTERACTIVE)),
             depth=depth,
             backend_node_id=backend,
@@ -344,7 +346,11 @@ class _TreeReader:
             if name not in present or (name == "level" and role not in _LEVELLED):
                 continue
             if values[name] not in _DEFAULTS.get(name, ("",)):
-                yield name, _SPELLED.get(values[name], values[name])
+                value = _SPELLED.get(values[name], values[name])
+                yield name, self.blobs.write(value) if name == "url" else value
+
+    def _plain(self, values: dict[str, Any]) -> str:
+        return self.blobs.write(" ".join(well_formed(str(values.get("value", ""))).split()))
 
     def _merged(self, node: AxNode) -> bool:
         last = self.nodes[-1] if self.nodes else None
@@ -361,10 +367,6 @@ def _known_node(item: Item) -> dict[str, Any]:
     if not item.role:
         return {"ignored": True}
     return {"ignored": False, "role": {"value": item.role}, "name": {"value": item.text}}
-
-
-def _plain(values: dict[str, Any]) -> str:
-    return " ".join(well_formed(str(values.get("value", ""))).split())
 
 
 def _properties_of(node: dict[str, Any]) -> dict[str, Any]:

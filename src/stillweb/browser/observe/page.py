@@ -17,7 +17,7 @@ from stillweb.browser.cdp.session import FrameGone, PageProbe
 from stillweb.browser.state import state_of
 from stillweb.errors import InfraError, UsageError
 from stillweb.text import well_formed
-from stillweb.urls import BLOB_URL
+from stillweb.urls import BlobNumbers
 
 _BLANKS = re.compile(r"[^\S\n]+")
 _EMPTY_LINES = re.compile(r"\n{3,}")
@@ -53,6 +53,8 @@ async def page_title(page: Page) -> str:
 async def page_text(page: Page) -> str:
     """Return the visible text of a page and its frames; blanks and empty lines are collapsed.
 
+    Blob URLs are numbered in order.
+
     Raises:
         InfraError: if the page is closed, has crashed or keeps navigating.
     """
@@ -60,7 +62,8 @@ async def page_text(page: Page) -> str:
     for _ in range(5):
         texts = await probe.evaluate_all("eye.text()", await probe.frames())
         if texts[0] is not None:
-            return _normalised(well_formed("\n\n".join(text for text in texts if text)))
+            text = "\n\n".join(text for text in texts if text)
+            return _normalised(BlobNumbers().write(well_formed(text)))
         await probe.arrived(3.0)  # the main document has gone: its text is unknown, not ""
     raise InfraError(f"{page.url}: documents kept changing while they were read")
 
@@ -71,12 +74,7 @@ async def page_html(page: Page) -> str:
     Raises:
         InfraError: if the page is closed, has crashed or keeps navigating.
     """
-    numbers: dict[str, int] = {}
-
-    def numbered(found: re.Match[str]) -> str:
-        return f"{found[1]}{numbers.setdefault(found[0], len(numbers) + 1)}"
-
-    return BLOB_URL.sub(numbered, await _read(page, "eye.html()"))
+    return BlobNumbers().write(await _read(page, "eye.html()"))
 
 
 async def _read(page: Page, expression: str) -> str:

@@ -24,6 +24,7 @@ from stillweb.browser.cdp.session import FrameGone, FrameInfo, PageProbe
 from stillweb.browser.observe.bids import Bids, listening
 from stillweb.errors import InfraError
 from stillweb.garbage import uncollected
+from stillweb.urls import BlobNumbers
 
 Box = tuple[float, float, float, float]
 """Left, top, width and height in CSS pixels of the main viewport."""
@@ -155,6 +156,7 @@ class _Surveying:
         self.probe = probe
         self.bids = bids
         self.options = options
+        self.blobs = BlobNumbers()
         self.owners: dict[int, FrameInfo] = {}
         self.records: dict[str, tuple[list[dict[str, Any]], list[int]]] = {}  # by frame id
         self.items: list[Item] = []
@@ -247,7 +249,7 @@ class _Surveying:
             lambda known: f"survey({{...{options}, known: {known}}})", frame
         )
         with uncollected():
-            return orjson.loads(text)["list"], nodes
+            return orjson.loads(self.blobs.write(text))["list"], nodes
 
 
 async def pointed_at(probe: PageProbe, frame: FrameInfo) -> dict[int, list[int]]:

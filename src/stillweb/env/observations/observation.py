@@ -34,6 +34,7 @@ from stillweb.env.aio import both
 from stillweb.env.observations.forms import TEXT_FORMS
 from stillweb.errors import UsageError
 from stillweb.garbage import uncollected
+from stillweb.urls import BlobNumbers
 
 
 class Observe(StrEnum):
@@ -279,12 +280,13 @@ async def take_observation(  # noqa: PLR0913 - the state of an episode, by name
         observer = _Observer(active, bids, still and state_of(active.context).exact is not None, mask)
         titles, parts = await both(asyncio.gather(*map(page_title, pages)), observer.parts(kinds))
         urls = [await page_address(page) for page in pages]
+        blobs = BlobNumbers()
         tabs = [
-            Tab(index, url, title, page is active)
+            Tab(index, blobs.write(url), blobs.write(title), page is active)
             for index, (page, url, title) in enumerate(zip(pages, urls, titles, strict=True))
         ]
         observation = Observation(
-            url=await page_address(active),
+            url=blobs.write(await page_address(active)),
             title=next((tab.title for tab in tabs if tab.active), ""),
             tabs=tuple(tabs),
             last_action_error=error,
