@@ -71,6 +71,22 @@ async def test_racing_answers_come_in_one_order(rig):
         assert [line[0] for line in text.splitlines()] != list("abcdefgh")
 
 
+async def test_the_type_ahead_of_a_list_ends_by_the_clock_of_the_page(rig):
+    rig.site.pages["http://site.test/"] = "<select autofocus>" + "".join(
+        f"<option>{each}" for each in (7, 10, 12, 25)
+    )
+    async with rig.visit(Level.EXACT) as visit:
+        await visit.goto()
+        field = visit.page.locator("select")
+        await field.focus()
+        await visit.page.keyboard.type("12", delay=1200)  # real ms; the page's clock stands still
+        assert await field.input_value() == "12"
+        for _ in range(3):
+            await settle(visit.page, visit.activity)
+        await visit.page.keyboard.type("2")
+        assert await field.input_value() == "25"
+
+
 async def test_a_muted_page_reports_its_requests_to_the_controller_alone(rig):
     rig.site.pages["http://site.test/"] = "<!doctype html><script>new Worker('/w.js'); fetch('/d')</script>"
     rig.site.pages["http://site.test/w.js"] = ("text/javascript", b"fetch('/of-the-worker')")

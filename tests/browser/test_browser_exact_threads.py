@@ -150,7 +150,9 @@ async def test_answers_about_models_come_in_order_and_real_waits_are_flagged(rig
         document.body.insertAdjacentHTML('beforeend', '<button autofocus interestfor=shown>b</button><p id=shown popover>shown');
         addEventListener('load', () => document.querySelector('button').focus());""",
     )
-    models = [name for name in ("Summarizer", "LanguageModel", "LanguageDetector") if name in text]  # of this build
+    models = [
+        name for name in ("Summarizer", "LanguageModel", "LanguageDetector") if name in text
+    ]  # of this build
     assert [line.partition(" @")[0] for line in text.splitlines()] == models
     assert flags == (
         "Atomics.waitAsync ends by the real clock, or when another thread notifies",

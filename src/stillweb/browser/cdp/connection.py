@@ -173,10 +173,13 @@ class CdpConnection:
         self._pinning: dict[str, tuple[PendingResult, EventCallback]] = {}  # by target, see `pin_first`
         self._held: dict[str, dict[str, Any]] = {}  # scripts of workers, by request
         self._wanted: dict[str, EventCallback] = {}
-        self._muted: dict[str, set[str]] = {}  # by context, Playwright's sessions of its targets
+        self._clocks: dict[str, Callable[[], float]] = {}  # of claimed contexts
+        self._foreign: dict[str, str] = {}  # Playwright's sessions of their targets -> context
+        self._muted: set[str] = set()  # contexts
         pipe.take = self._take
         pipe.is_foreign = lambda session: session not in self._sessions
         pipe.answer = self._answer
+        pipe.adapt = self._adapt
         pipe.lost = lambda: self._end("the browser is gone")
 
     async def start(self) -> None:
@@ -236,20 +239,27 @@ class CdpConnection:
         if event := self._held.pop(request, None):
             self.resume(event)
 
-    def claim(self, context_id: str, claim: Claim) -> None:
-        """Call back for each target of a context: session, info, whether it waits for the debugger."""
+    def claim(self, context_id: str, claim: Claim, clock: Callable[[], float]) -> None:
+        """Call back for each target of a context: session, info, whether it waits for the debugger.
+
+        Args:
+            clock: time of keys that Playwright presses there, in seconds since 1970.
+        """
         self._claims[context_id] = claim
+        self._clocks[context_id] = clock
 
     def mute(self, context_id: str) -> None:
         """Report no requests and responses of a context's future targets to Playwright.
 
         A page's traffic then has half as many events; each costs renderer, browser and driver time.
         """
-        self._muted[context_id] = set()
+        self._muted.add(context_id)
 
     def release(self, context_id: str) -> None:
         self._claims.pop(context_id, None)
-        self._muted.pop(context_id, None)
+        self._clocks.pop(context_id, None)
+        self._muted.discard(context_id)
+        self._foreign = {session: of for session, of in self._foreign.items() if of != context_id}
 
     async def browser_contexts(self) -> list[str]:
         reply = await self.root.send("Target.getBrowserContexts")
@@ -339,15 +349,22 @@ class CdpConnection:
     def _note_foreign(self, message: dict[str, Any]) -> None:
         if message["method"] == "Target.attachedToTarget":
             context = message["params"]["targetInfo"].get("browserContextId", "")
-            if context in self._muted:
-                self._muted[context].add(message["params"]["sessionId"])
+            if context in self._claims:
+                self._foreign[message["params"]["sessionId"]] = context
 
     def _answer(self, command: dict[str, Any]) -> dict[str, Any] | None:
         session = command.get("sessionId", "")
-        is_muted = any(session in sessions for sessions in self._muted.values())
+        is_muted = self._foreign.get(session) in self._muted
         if command["method"] != "Network.enable" or not is_muted:
             return None
         return {"id": command["id"], "sessionId": session, "result": {}}
+
+    def _adapt(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Give a key of Playwright the time of its page: a list's type-ahead ends 1 s after the last key."""
+        clock = self._clocks.get(self._foreign.get(command.get("sessionId", ""), ""))
+        if clock and command["method"] == "Input.dispatchKeyEvent":
+            command["params"]["timestamp"] = clock()
+        return command
 
     def _finish(self, message: dict[str, Any]) -> None:
         _, result = self._waiting.pop(message["id"], (None, None))

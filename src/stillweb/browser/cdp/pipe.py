@@ -2,7 +2,8 @@
 
 Chromium serves CDP on a pipe to one client, or on a port to every user of the machine. Playwright is the
 client of the pipe. So Playwright starts `launcher` instead of the browser: it passes the ends of the pipe
-to this process and then becomes the browser. Messages of Playwright are forwarded unchanged.
+to this process and then becomes the browser. Messages of Playwright are forwarded unchanged, except those of
+`BrowserPipe.answer` and `adapt`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _ATTACHED = b'{"method":"Target.attachedToTarget"'
 _SESSION = b',"sessionId":"'
 _SESSION_LENGTH = 64  # bytes; an identifier has 32 digits
 _NETWORK = b'"Network.enable"'
+_KEY = b'"Input.dispatchKeyEvent"'
 _SMALL = 4096  # bytes; a message without many objects
 _START_SECONDS = 20.0  # real, after Playwright has an answer of the browser
 
@@ -82,6 +84,7 @@ class BrowserPipe:
         take: receives messages of the browser, decoded; returns False if the message is for Playwright.
         is_foreign: whether events of a session are for Playwright alone, so that they need not be decoded.
         answer: returns the reply to a command of Playwright that the browser does not get, None otherwise.
+        adapt: returns a key that Playwright presses as the browser gets it.
         lost: called when the browser or Playwright is gone.
     """
 
@@ -89,6 +92,7 @@ class BrowserPipe:
         self.take: Callable[[dict[str, Any]], bool] = lambda _: False
         self.is_foreign: Callable[[str], bool] = lambda _: False
         self.answer: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda _: None
+        self.adapt: Callable[[dict[str, Any]], dict[str, Any]] = lambda command: command
         self.lost: Callable[[], None] = lambda: None
         self._browser: asyncio.Transport
         self._playwright: asyncio.WriteTransport
@@ -172,6 +176,8 @@ class BrowserPipe:
     def _from_playwright(self, message: bytes) -> None:
         if _NETWORK in message and (reply := self.answer(_decode(message))):
             self._playwright.write(_encode(reply) + _END)
+        elif _KEY in message:
+            self.post(self.adapt(_decode(message)))
         else:
             self.send(message)
 

@@ -111,7 +111,8 @@ class ExactContext:
         self._pinning: set[PendingResult] = set()  # commands to new pages and workers
         self._given_up: set[str] = set()  # requests that are no longer awaited
         self._cancelled: set[str] = set()  # requests that ended before they were paused
-        connection.claim(context_id, self._adopt)
+        began = clock.now().timestamp()
+        connection.claim(context_id, self._adopt, lambda: began + self.frames.elapsed / 1000)
 
     def mute(self) -> None:
         """Let Playwright have no events of requests and responses of pages that open from now on."""

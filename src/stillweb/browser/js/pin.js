@@ -130,6 +130,7 @@
   }
   const { traverseTo } = globalThis.Navigation?.prototype ?? {};
   if (traverseTo) Navigation.prototype.traverseTo = { traverseTo(key, ...rest) {
+    if (!arguments.length) return invoke(traverseTo, this); // throws
     const [own] = [...drawn].find(([, ours]) => ours === `${key}`) ?? [key];
     return invoke(traverseTo, this, own, ...rest);
   } }.traverseTo;
