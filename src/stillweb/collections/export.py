@@ -28,8 +28,10 @@ import logging
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from ipaddress import ip_address
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -357,8 +359,9 @@ def _entry(collection: Collection, capture: Capture, exchange: Exchange) -> dict
         },
         "cache": {},
         "timings": {"send": 0, "wait": 0, "receive": 0},
-        "serverIPAddress": exchange.remote_ip,
     }
+    with suppress(ValueError):  # unknown, or a name in an archive of another program
+        entry["serverIPAddress"] = str(ip_address(exchange.remote_ip.strip("[]")))
     if is_socket_url(request.url):
         entry |= {"_resourceType": "websocket", "_webSocketMessages": _messages(collection, capture)}
     return entry
