@@ -56,6 +56,7 @@ ABSENT = {
     r"^keytool|^java ": "needs Java",
     r"^python bench/": "a benchmark, which runs in a clone of the repository",
     r"^pip install": "changes the installation",
+    r"^stillweb certs init +#": "the page begins with an authority",
     r"steps\.yaml|WIKI_USER|state\.json|record login": "needs a site with accounts; tests/record logs in",
     r"flows\.yaml": "needs Node-RED; tests/record/forms runs scripts of forms",
     r"restore-\w+\.sh": "needs a site that can be put back",
