@@ -387,10 +387,10 @@ async def test_a_frame_that_gets_its_document_too_late_is_flagged(rig, monkeypat
     monkeypatch.setattr(exact_context, "_ACCOUNT_SECONDS", 0.05)
     for name in ("_on_navigated", "_end"):
         native = getattr(FrameDocuments, name)
-        late = lambda *args, native=native: asyncio.get_running_loop().call_later(0.3, native, *args)  # noqa: E731
+        late = lambda *args, native=native: asyncio.get_running_loop().call_later(0.8, native, *args)  # noqa: E731
         monkeypatch.setattr(FrameDocuments, name, late)
     rig.site.pages["http://localhost/data"] = "data"
-    rig.site.delays["http://localhost/data"] = 1
+    rig.site.delays["http://localhost/data"] = 2
     script = """addEventListener('load', () => { document.body.append(Object.assign(document.createElement('iframe'), { srcdoc: 'frame' }));
         fetch('/data').then((response) => response.text()).then(L); });"""
     _, flags = await come_to(rig, script, sessions=1)
