@@ -57,7 +57,7 @@ class PreparedResponse:
 def recorded(request: Request, entry: Entry) -> PreparedResponse:
     """Return a recorded response, adapted to the request."""
     head = bytes(entry.head)
-    if b"ookie:" in head:
+    if b"cookie:" in head.lower():
         head = _with_lasting_cookies(head, entry.timestamp)
     body: bytes | memoryview = entry.body
     status = entry.status
