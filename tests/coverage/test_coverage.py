@@ -35,7 +35,8 @@ from stillweb.coverage.agents import WalkPolicies
 from stillweb.coverage.causes import Obstacles
 from stillweb.coverage.choices import Addresses, choose_unused, fill_again, opens_view
 from stillweb.coverage.report import CausePicture, write_report
-from stillweb.coverage.until import is_frame, live_share, needs_walks, no_time
+from stillweb.coverage.rounds import why_over
+from stillweb.coverage.until import is_frame, live_share, needs_walks
 from stillweb.errors import UsageError
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
@@ -387,9 +388,14 @@ def test_the_report_of_a_loop_shows_its_rounds_and_why_a_cause_is_left(tmp_path)
     assert "Left because: outside of the scope." in text
 
 
-def test_a_loop_that_ends_early_does_not_say_that_its_time_is_over():
-    assert no_time(240, -1.5) == "the time limit of 240 s is over"
-    assert no_time(240, 153.2).startswith("153 s are left of the time limit of 240 s")
+def test_a_loop_that_ends_says_what_its_last_measurement_lacks():
+    missed, none = result(step(1, ("GET https://site.test/a",))), result()
+    assert why_over(240, -1.5, missed, reached=False) == "the time limit of 240 s is over"
+    assert why_over(240, 153.2, missed, reached=False).startswith("153 s are left of the time limit of 240 s")
+    early = replace(missed, complete=False)
+    assert why_over(240, 0, early, reached=True).endswith("within the target, but ended after 1 walks")
+    assert why_over(240, 0, early, reached=False) == "the time limit of 240 s is over"
+    assert why_over(240, 0, none, reached=True).endswith("no step of the last measurement requested anything")
 
 
 def test_a_write_with_text_of_the_visitor_says_what_became_of_its_form():

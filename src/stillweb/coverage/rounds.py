@@ -70,3 +70,21 @@ class UntilReport:
             "derived": self.derived
             and {**self.derived.counts(), "miss_rate": self.derived.miss_rate().to_dict()},
         }
+
+
+def why_over(limit: float, left: float, last: CoverageResult, *, reached: bool) -> str:
+    """Return why nothing more is recorded, and what the last measurement lacks.
+
+    Args:
+        limit: of the loop, in seconds.
+        left: of it, in seconds; too few to record and measure again.
+        reached: whether the rate of the last measurement is at most the target.
+    """
+    over = f"the time limit of {limit:g} s is over"
+    if left > 0:
+        over = f"{left:.0f} s are left of the time limit of {limit:g} s, too few to record and measure again"
+    if not last.miss_rate().tried:
+        return f"{over}: no step of the last measurement requested anything"
+    if reached and not last.complete:
+        return f"{over}: the last measurement is within the target, but ended after {len(last.walks)} walks"
+    return over

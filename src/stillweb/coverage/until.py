@@ -34,7 +34,7 @@ from stillweb.collections.warc.frames import is_socket_url
 from stillweb.coverage.causes import Obstacles, causes_of, closable_rate
 from stillweb.coverage.fill import FillOptions, FillReport, fill
 from stillweb.coverage.measure import CoverageOptions, CoverageResult, OnWalk, measure_coverage
-from stillweb.coverage.rounds import Round, UntilReport
+from stillweb.coverage.rounds import Round, UntilReport, why_over
 from stillweb.coverage.times import (
     ShownTimes,
     TimedPages,
@@ -147,13 +147,6 @@ async def record_until(
         return await _Loop(collection, ca, scope, starts, options, on_progress).run()
 
 
-def no_time(limit: float, left: float) -> str:
-    """Return why nothing more is recorded: the limit is over, or what is left is too short."""
-    if left <= 0:
-        return f"the time limit of {limit:g} s is over"
-    return f"{left:.0f} s are left of the time limit of {limit:g} s, too few to record and measure again"
-
-
 class _Loop:
     def __init__(
         self,
@@ -197,9 +190,8 @@ class _Loop:
         last = await self._measure({})
         while not self._holds(last):
             if last.number and self._to_record < self._least:
-                report.why = no_time(self._options.seconds, self._left)
-                if not last.result.miss_rate().tried:
-                    report.why += ": no step of the last measurement requested anything"
+                reached = self._rate_of(last) <= self._options.miss_rate
+                report.why = why_over(self._options.seconds, self._left, last.result, reached=reached)
                 break
             recorded = await self._record(last.result)
             if not any(recorded.values()):
@@ -222,9 +214,11 @@ class _Loop:
             return f"no walk took a step: replay and browser need {self._start_seconds:.0f} s to start"
         return "nothing more can be recorded by harvest, fill, walks, explore and amend"
 
+    def _rate_of(self, last: Round) -> float:
+        return closable_rate(last.result, self._options.harvest.avoid).share
+
     def _holds(self, last: Round) -> bool:
-        rate = closable_rate(last.result, self._options.harvest.avoid)
-        return last.result.complete and rate.share <= self._options.miss_rate
+        return last.result.complete and self._rate_of(last) <= self._options.miss_rate
 
     @property
     def _pass_left(self) -> float:
