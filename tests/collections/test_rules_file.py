@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stillweb.errors import CollectionError
 from stillweb.matching.parts import Where
 from stillweb.matching.rules import Poll, Rule, RuleOrigin, Rules
-from stillweb.matching.values import CLOCK, SHAPES, fits, shape_of
+from stillweb.matching.values import CLOCK, COUNTER, SHAPES, fits, shape_of
 
 NOW, LATER = "1700000000000", "1763000000123"
 
@@ -74,7 +74,8 @@ _some_rules = st.lists(
 
 @given(_some_rules, st.lists(st.builds(Poll, _odd, _odd, _odd), max_size=2), st.booleans())
 def test_what_is_written_is_read_again(rules, polls, defaults):
-    rules = [rule for rule in rules if (rule.where, rule.shape) != (Where.HEADER, CLOCK)]
+    refused = {(Where.HEADER, CLOCK), (Where.HEADER, COUNTER), (Where.JSON, COUNTER)}
+    rules = [rule for rule in rules if (rule.where, rule.shape) not in refused]
     written = Rules(tuple(rules), tuple(polls), defaults=defaults, clock=_CLOCK).dump()
     read = Rules.parse(written)
     assert read.clock == _CLOCK

@@ -53,6 +53,7 @@ _START_SECONDS = 30.0  # real; a worker that is not blocked begins within millis
 # A worker that has evaluated its script reports it to its creator, which then sends the messages that waited.
 _BEGIN_ROUNDS = 2
 _BODY_SECONDS = 3.0  # real, without a part of it; a body that the page does not read to its end never ends
+_KEY_STEP = 0.1  # seconds between two events of keys at one instant; type-ahead of lists ends after 1 s
 _LOOP = 300  # requests to one path at one instant, besides images
 
 _NO_DOCUMENT = (204, 205)  # RFC 9110 §15.3.5, §15.3.6; a navigation stays where it is
@@ -111,8 +112,15 @@ class ExactContext:
         self._pinning: set[PendingResult] = set()  # commands to new pages and workers
         self._given_up: set[str] = set()  # requests that are no longer awaited
         self._cancelled: set[str] = set()  # requests that ended before they were paused
-        began = clock.now().timestamp()
-        connection.claim(context_id, self._adopt, lambda: began + self.frames.elapsed / 1000)
+        self._began = clock.now().timestamp()
+        self._last_key = 0.0
+        connection.claim(context_id, self._adopt, self._key_time)
+
+    def _key_time(self) -> float:
+        """Return the time of the next key of Playwright, in seconds since 1970."""
+        # A list ignores a key that is older than the last one, by times that Chromium converts inexactly.
+        self._last_key = max(self._began + self.frames.elapsed / 1000, self._last_key + _KEY_STEP)
+        return self._last_key
 
     def mute(self) -> None:
         """Let Playwright have no events of requests and responses of pages that open from now on."""
