@@ -332,6 +332,14 @@ async def test_a_storage_state_that_cannot_be_is_reported_at_once(server, browse
             await env.reset(url=ORIGIN + "/host")
 
 
+async def test_a_storage_state_that_is_old_keeps_its_cookies(server, browser):
+    cookie = {"name": "login", "value": "ada", "domain": "odd.test", "path": "/", "expires": 1_700_000_000}
+    state = {"cookies": [cookie], "origins": []}
+    async with Env(server.url, browser=browser, options=EnvOptions(storage_state=state)) as env:
+        await env.reset(url=ORIGIN + "/host")
+        assert await env._episode.page.evaluate("document.cookie") == "login=ada"
+
+
 async def test_a_script_that_cannot_be_read_scores_nothing(env):
     for script, threw in (("(((", "no JavaScript"), ("async () => {", "no JavaScript")):
         await env.reset(task=Task("t", "", ORIGIN + "/host", evaluation=ScriptEvaluator(script=script)))

@@ -141,12 +141,21 @@ def with_login(manifest: Manifest, kind: str, sign: Mapping[str, Any], state: Ma
         sign: condition that holds when logged in; empty if none was given.
         state: Playwright's storage state, redacted.
     """
-    cookies = [{**cookie, "expires": -1} for cookie in state.get("cookies", ())]
+    lasting = without_ends(state)
     login: dict[str, Any] = {"kind": kind}
     if sign:
         login["logged_in"] = dict(sign)
-    login[_STATE] = {"cookies": cookies, "origins": list(state.get("origins", ()))}
+    login[_STATE] = {"cookies": lasting["cookies"], "origins": list(state.get("origins", ()))}
     return replace(manifest, extra={**manifest.extra, LOGIN: login})
+
+
+def without_ends(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a storage state whose cookies do not end: browsers end them by the time of the machine."""
+    cookies = state.get("cookies", ())
+    return {
+        **state,
+        "cookies": [{**each, "expires": -1} if isinstance(each, dict) else each for each in cookies],
+    }
 
 
 def storage_state_of(members: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ class EnvOptions:
     Attributes:
         profile: browser properties that sites see, instead of those in the collection's manifest.
         storage_state: initial cookies and local storage (Playwright's format), instead of those in the
-            collection's manifest; {} for none.
+            collection's manifest; {} for none. Its cookies do not end.
         executable: browser to start; the default is `stillweb.browser.find_browser`.
         headless: run the browser without a window.
         action_seconds: timeout of an action; after it an `InfraError` is raised.

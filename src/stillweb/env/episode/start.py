@@ -15,7 +15,7 @@ from playwright.async_api import Browser
 
 from stillweb.browser.profile import Level, Pinning
 from stillweb.browser.settle import Settled
-from stillweb.collections.manifest import storage_state_of
+from stillweb.collections.manifest import storage_state_of, without_ends
 from stillweb.env.actions.action import ActionResult
 from stillweb.env.actions.perform import open_start
 from stillweb.env.episode.content import content_for, rewritten
@@ -201,9 +201,8 @@ class StartContext:
                 variant, task = _perturbed(self.options, start.url, task)
                 profile = variant.profile(profile)
             pinning = pinning_of(self.level, manifest, task, start.seed)
-            state = self.options.storage_state
-            if state is None:
-                state = storage_state_of(manifest)
+            given = self.options.storage_state
+            state = storage_state_of(manifest) if given is None else without_ends(given)
         except BaseException:
             await close_session(client, session)
             raise
