@@ -112,7 +112,8 @@ class MadeTasks:
         tried: candidates that were proved or dropped, by family.
         dropped: number of dropped candidates, by family and failed proof.
         details: an example for each failed proof.
-        walk_seconds: sum of the durations of the random walks from start pages; `jobs` of them run at a time.
+        walks: random walks from start pages.
+        walk_seconds: sum of their durations; `jobs` of them run at a time.
     """
 
     collection: str
@@ -125,6 +126,7 @@ class MadeTasks:
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
     details: dict[tuple[str, str], str] = field(default_factory=dict)
     seconds: float = 0.0
+    walks: int = 0
     walk_seconds: float = 0.0
 
     @property
@@ -198,11 +200,16 @@ async def make_tasks(
         parts = split_pages(site, options.seed, options.test_share)
         planner = TaskPlanner(site, parts, collection.name, options.seed, options.starts)
         made = MadeTasks(collection.name, environment, options, len(site.pages), dict(planner.starts))
+
+        def note_walk() -> None:
+            made.walks, made.walk_seconds = prover.walks, prover.walk_seconds
+            on_progress(made)
+
+        prover.on_walk = note_walk
         plans = in_turn(_candidates(site, planner, made, options), iter(games))
         await _prove_all(prover, planner, plans, made, on_progress)
         while _drop_surplus(made):
             await _prove_all(prover, planner, plans, made, on_progress)
-        made.walk_seconds = prover.walk_seconds
     made.seconds = clock.perf() - began
     return made
 

@@ -119,7 +119,9 @@ class TaskProver:
             observe.
 
     Attributes:
-        walk_seconds: sum of the durations of the random walks from start pages.
+        walks: random walks from start pages so far.
+        walk_seconds: sum of their durations.
+        on_walk: called after each of them.
     """
 
     def __init__(self, client: ReplayClient, envs: Sequence[Env], options: ProofOptions) -> None:
@@ -132,7 +134,9 @@ class TaskProver:
         self._plays: OrderedDict[Hashable, _Play] = OrderedDict()  # the least recently used one first
         self._walks: dict[str, list[Evidence]] = {}
         self._rules: dict[str, Rules] = {}
+        self.walks = 0
         self.walk_seconds = 0.0
+        self.on_walk: Callable[[], None] = lambda: None
 
     async def prove(self, plan: TaskPlan) -> ProofResult:
         """Try all proofs of a task.
@@ -343,7 +347,9 @@ class TaskProver:
             found.append(await self._evidence(start, observation, info, rng.choice(names)))
             if terminated or truncated:
                 break
+        self.walks += 1
         self.walk_seconds += clock.perf() - began
+        self.on_walk()
         return found
 
     async def _check_own_walks(self, task: Task) -> None:

@@ -118,7 +118,8 @@ async def _make(
 
         def show(made: MadeTasks) -> None:
             tried = sum(made.tried.values())
-            bar.update(task, completed=len(made.made), description=f"{tried} candidates tried")
+            text = f"{tried} candidates tried, {made.walks} random walks"
+            bar.update(task, completed=len(made.made), description=text)
             write(made.tasks)  # what is proved stays if the command is interrupted
 
         async with (
