@@ -12,6 +12,7 @@ the decoders that cannot bound their output.
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections.abc import Callable
 
@@ -20,6 +21,9 @@ import zstandard
 
 from stillweb.errors import LimitExceeded
 from stillweb.model import Request, Response, header
+
+CONTENT_ENCODING = re.compile(rb"(?<=\r\n)content-encoding:[^\r\n]*\r\n", re.IGNORECASE)
+"""The line of a content coding in the bytes of a head."""
 
 LIMIT_VARIABLE = "STILLWEB_MAX_DECODED_MIB"
 _DEFAULT_LIMIT, _ALWAYS = 128 << 20, 32 << 20  # bytes

@@ -12,13 +12,11 @@ from dataclasses import replace
 from urllib.parse import parse_qsl, urlsplit
 
 from stillweb.errors import LimitExceeded
-from stillweb.http.codec import decode
+from stillweb.http.codec import CONTENT_ENCODING, decode
 from stillweb.matching.captures import Entry
 
 NUMBERS = frozenset(("draw", "sEcho"))
 """Parameters by which DataTables numbers the requests of a table."""
-
-_CONTENT_ENCODING = re.compile(rb"(?<=\r\n)content-encoding:[^\r\n]*\r\n", re.IGNORECASE)
 
 
 def renumbered(body: bytes, name: str, recorded: str, sent: str) -> bytes | None:
@@ -59,5 +57,5 @@ def with_numbers(entry: Entry, url: str, names: tuple[str, ...]) -> Entry | None
         body = renumbered(body, name, before, after) if body is not None else None
     if body is None:
         return None
-    head = memoryview(_CONTENT_ENCODING.sub(b"", bytes(entry.head)))
+    head = memoryview(CONTENT_ENCODING.sub(b"", bytes(entry.head)))
     return replace(entry, body=memoryview(body), head=head, encoding="")

@@ -287,9 +287,11 @@ class Rules:
     _by_place: dict[Where, dict[str, list[Rule]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _shapes: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for rule in self.volatile:
+            self._shapes.add(rule.shape)
             self._by_place.setdefault(rule.where, {}).setdefault(rule.name, []).append(rule)
 
     @classmethod
@@ -354,6 +356,8 @@ class Rules:
 
     def counters(self, request: Request) -> tuple[str, ...]:
         """Return the parameters of a request whose number its answer repeats."""
+        if COUNTER not in self._shapes:
+            return ()
         return tuple(leaf.name for leaf, rule in self._fitting(request)[1] if rule.shape == COUNTER)
 
     def clock_alias(self, request: Request) -> ClockAlias | None:

@@ -20,7 +20,7 @@ from email.utils import mktime_tz, parsedate_tz
 from typing import Protocol
 
 from stillweb.errors import LimitExceeded
-from stillweb.http.codec import accepts, decode
+from stillweb.http.codec import CONTENT_ENCODING, accepts, decode
 from stillweb.http.wire import simple_head, status_line
 from stillweb.matching.captures import Entry
 from stillweb.matching.ranges import Span, recorded_span, requested_span
@@ -31,7 +31,6 @@ from stillweb.urls import from_timestamp
 logger = logging.getLogger(__name__)
 
 _NO_BODY = frozenset({204, 304})
-_CONTENT_ENCODING = re.compile(rb"(?<=\r\n)content-encoding:[^\r\n]*\r\n", re.IGNORECASE)
 _CONTENT_RANGE = re.compile(rb"(?<=\r\n)content-range:[^\r\n]*\r\n", re.IGNORECASE)
 _NO_RANGES = re.compile(rb"\r\naccept-ranges:[ \t]*none[ \t]*\r\n", re.IGNORECASE)
 _SET_COOKIE = re.compile(rb"(?<=\r\n)set-cookie:[^\r\n]*", re.IGNORECASE)
@@ -70,7 +69,7 @@ def recorded(request: Request, entry: Entry) -> PreparedResponse:
             else:
                 plain = None
         if plain is not None:
-            body, head = plain, _CONTENT_ENCODING.sub(b"", head)
+            body, head = plain, CONTENT_ENCODING.sub(b"", head)
     if entry.method == "GET" and (status == 206 or (status == 200 and header(request.headers, "range"))):
         status, head, body = _cut(request, status, head, body)
     if status in _NO_BODY:
