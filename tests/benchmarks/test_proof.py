@@ -130,12 +130,13 @@ async def test_start_and_cut_are_scored_on_the_evidence_of_the_oracle():
 async def test_walks_of_a_start_page_serve_all_its_tasks():
     env = FakeEnv()
     proving, shown = prover(env, walks=5), []
-    proving.on_walk = lambda: shown.append(proving.walks)
+    proving.on_walk = shown.append
     prove = proving.prove
     for evaluation in (AnswerEvaluator(exact="£7"), AnswerEvaluator(exact="£9")):
         assert (await prove(plan(evaluation, answer=evaluation.exact))).proofs["walks"] == 5
     assert len(env.episodes) == 3 + 5
-    assert shown == [1, 2, 3, 4, 5]
+    assert len(shown) == 5
+    assert min(shown) > 0
     # Walks choose from the viewport, since a whole tree costs as much as a page is long.
     assert sorted(env.observed) == ["axtree"] * 3 + ["axtree:viewport"] * 5
     lost = await prove(plan(UrlEvaluator(exact=LAMPS)))

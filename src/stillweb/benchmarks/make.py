@@ -201,8 +201,9 @@ async def make_tasks(
         planner = TaskPlanner(site, parts, collection.name, options.seed, options.starts)
         made = MadeTasks(collection.name, environment, options, len(site.pages), dict(planner.starts))
 
-        def note_walk() -> None:
-            made.walks, made.walk_seconds = prover.walks, prover.walk_seconds
+        def note_walk(seconds: float) -> None:
+            made.walks += 1
+            made.walk_seconds += seconds
             on_progress(made)
 
         prover.on_walk = note_walk

@@ -119,9 +119,7 @@ class TaskProver:
             observe.
 
     Attributes:
-        walks: random walks from start pages so far.
-        walk_seconds: sum of their durations.
-        on_walk: called after each of them.
+        on_walk: called after each random walk from a start page, with its duration in seconds.
     """
 
     def __init__(self, client: ReplayClient, envs: Sequence[Env], options: ProofOptions) -> None:
@@ -134,9 +132,7 @@ class TaskProver:
         self._plays: OrderedDict[Hashable, _Play] = OrderedDict()  # the least recently used one first
         self._walks: dict[str, list[Evidence]] = {}
         self._rules: dict[str, Rules] = {}
-        self.walks = 0
-        self.walk_seconds = 0.0
-        self.on_walk: Callable[[], None] = lambda: None
+        self.on_walk: Callable[[float], None] = lambda _: None
 
     async def prove(self, plan: TaskPlan) -> ProofResult:
         """Try all proofs of a task.
@@ -347,9 +343,7 @@ class TaskProver:
             found.append(await self._evidence(start, observation, info, rng.choice(names)))
             if terminated or truncated:
                 break
-        self.walks += 1
-        self.walk_seconds += clock.perf() - began
-        self.on_walk()
+        self.on_walk(clock.perf() - began)
         return found
 
     async def _check_own_walks(self, task: Task) -> None:

@@ -116,11 +116,16 @@ async def _make(
     with progress() as bar:
         task = bar.add_task(f"tasks of {collection.name}", total=options.n)
 
+        written: list[Task] = []
+
         def show(made: MadeTasks) -> None:
+            nonlocal written
             tried = sum(made.tried.values())
             text = f"{tried} candidates tried, {made.walks} random walks"
             bar.update(task, completed=len(made.made), description=text)
-            write(made.tasks)  # what is proved stays if the command is interrupted
+            if made.tasks != written:  # what is proved stays if the command is interrupted
+                written = made.tasks
+                write(written)
 
         async with (
             replayed(collection, given["certs_dir"], proxy=given["proxy"]) as url,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
@@ -13,7 +12,7 @@ from stillweb.collections.branches import FormOutcome
 from stillweb.collections.misses import Missed
 from stillweb.diff.certify.rates import FailureRate, rate
 from stillweb.matching.parts import Parts, Where
-from stillweb.matching.rules import Rules
+from stillweb.matching.rules import only_defaults
 from stillweb.matching.values import TIMES_IN_TEXT, ValueKind, kind_of
 from stillweb.model import MUTATIONS, Request
 from stillweb.record.amend.plan import by_visit
@@ -228,17 +227,12 @@ def request_holds_time(request: Request, recorded_at: str) -> bool:
 def times_in(request: Request, recorded_at: str) -> list[str]:
     """Return the texts in the values of a request that are the time of a recording, without cache-busters."""
     visit = (from_timestamp(recorded_at).timestamp(),)
-    dropped = _default_rules().dropped(request)
+    dropped = only_defaults().dropped(request)
     leaves = [
         each for each in Parts.of(request).leaves(_VALUES) if f"{each.where}:{each.name}" not in dropped
     ]
     texts = (text for leaf in leaves for text in (leaf.text, *TIMES_IN_TEXT.findall(leaf.text)))
     return [text for text in texts if kind_of(text, visit) is ValueKind.TIME]
-
-
-@lru_cache(maxsize=1)
-def _default_rules() -> Rules:
-    return Rules.parse("")
 
 
 def _with_time(misses: list[Missed], recorded_at: str) -> set[tuple[str, str]]:

@@ -460,6 +460,12 @@ def default_rules() -> tuple[Rule, ...]:
     return tuple(_rule(members, RuleOrigin.DEFAULT) for members in loaded.volatile)
 
 
+@lru_cache(maxsize=1)
+def only_defaults() -> Rules:
+    """Return the rules of a collection without a `rules.yaml`."""
+    return Rules.parse("")
+
+
 def default_rules_digest() -> str:
     """Return the sha256 (hex) that a pack's manifest states for the default rules.
 

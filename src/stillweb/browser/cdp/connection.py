@@ -173,7 +173,7 @@ class CdpConnection:
         self._pinning: dict[str, tuple[PendingResult, EventCallback]] = {}  # by target, see `pin_first`
         self._held: dict[str, dict[str, Any]] = {}  # scripts of workers, by request
         self._wanted: dict[str, EventCallback] = {}
-        self._clocks: dict[str, Callable[[], float]] = {}  # of claimed contexts
+        self._key_times: dict[str, Callable[[], float]] = {}  # of claimed contexts
         self._foreign: dict[str, str] = {}  # Playwright's sessions of their targets -> context
         self._muted: set[str] = set()  # contexts
         pipe.take = self._take
@@ -239,14 +239,14 @@ class CdpConnection:
         if event := self._held.pop(request, None):
             self.resume(event)
 
-    def claim(self, context_id: str, claim: Claim, clock: Callable[[], float]) -> None:
+    def claim(self, context_id: str, claim: Claim, key_time: Callable[[], float]) -> None:
         """Call back for each target of a context: session, info, whether it waits for the debugger.
 
         Args:
-            clock: time of keys that Playwright presses there, in seconds since 1970.
+            key_time: returns the time of the next key that Playwright presses there, in seconds since 1970.
         """
         self._claims[context_id] = claim
-        self._clocks[context_id] = clock
+        self._key_times[context_id] = key_time
 
     def mute(self, context_id: str) -> None:
         """Report no requests and responses of a context's future targets to Playwright.
@@ -257,7 +257,7 @@ class CdpConnection:
 
     def release(self, context_id: str) -> None:
         self._claims.pop(context_id, None)
-        self._clocks.pop(context_id, None)
+        self._key_times.pop(context_id, None)
         self._muted.discard(context_id)
         self._foreign = {session: of for session, of in self._foreign.items() if of != context_id}
 
@@ -361,9 +361,9 @@ class CdpConnection:
 
     def _adapt(self, command: dict[str, Any]) -> dict[str, Any]:
         """Give a key of Playwright the time of its page: a list's type-ahead ends 1 s after the last key."""
-        clock = self._clocks.get(self._foreign.get(command.get("sessionId", ""), ""))
-        if clock and command["method"] == "Input.dispatchKeyEvent":
-            command["params"]["timestamp"] = clock()
+        key_time = self._key_times.get(self._foreign.get(command.get("sessionId", ""), ""))
+        if key_time and command["method"] == "Input.dispatchKeyEvent":
+            command["params"]["timestamp"] = key_time()
         return command
 
     def _finish(self, message: dict[str, Any]) -> None:

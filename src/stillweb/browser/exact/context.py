@@ -55,7 +55,6 @@ _BEGIN_ROUNDS = 2
 _BODY_SECONDS = 3.0  # real, without a part of it; a body that the page does not read to its end never ends
 _KEY_STEP = 0.1  # seconds between two events of keys at one instant; type-ahead of lists ends after 1 s
 _LOOP = 300  # requests to one path at one instant, besides images
-
 _NO_DOCUMENT = (204, 205)  # RFC 9110 §15.3.5, §15.3.6; a navigation stays where it is
 
 
@@ -268,10 +267,8 @@ class ExactContext:
         if request["url"].startswith(NO_TRAFFIC) or self._is_dropped(event, kind):
             return
         pending = self._sent(event["requestId"], request, kind)
-        pending.kind, pending.source = (
-            pending.kind if pending.is_report else kind,
-            source_of(session.target, event),
-        )
+        pending.kind = pending.kind if pending.is_report else kind
+        pending.source = source_of(session.target, event)
         pending.frame = event.get("frameId", "") if kind == "document" else ""
         if kind == "script":
             pending.precedence = script_precedence(event)

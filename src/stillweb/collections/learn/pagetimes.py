@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from stillweb.matching.pagetimes import RECORDED, Instant, TimedText, microseconds
 from stillweb.matching.parts import Leaf, Parts, Where
-from stillweb.matching.rules import ANY_PATH, Rule, RuleOrigin, Rules
+from stillweb.matching.rules import ANY_PATH, Rule, RuleOrigin, Rules, only_defaults
 from stillweb.matching.values import CLOCK, ValueKind, kind_of
 from stillweb.model import Request
 
@@ -64,7 +64,7 @@ def clock_rules(
         later: difference of the clocks; None for `clock_shift`.
         known: rules that hold already; the defaults if None.
     """
-    known = known or Rules.parse("")
+    known = known or only_defaults()
     later = clock_shift(start) if later is None else later
     proofs: dict[Rule, set[str]] = defaultdict(set)
     for first, second in walks:

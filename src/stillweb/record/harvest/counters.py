@@ -7,7 +7,6 @@ other numbers. The answers must have the same bytes apart from the number, which
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -23,12 +22,11 @@ from stillweb.matching.parts import Where
 from stillweb.matching.rules import Rule, RuleOrigin
 from stillweb.matching.values import COUNTER
 from stillweb.model import Exchange
-from stillweb.record.harvest.misses import PlainRequest
+from stillweb.record.harvest.misses import PlainRequest, path_form
 
 _EVIDENCE = "proof: other numbers have the same answer with their number"
 _STEPS = (1, 90)  # from the recorded number to those that are sent
 _EXAMPLES = 2  # requests of one kind that are sent again
-_VARIABLE = re.compile(r"[0-9]|^.{25,}$")
 
 Fetch = Callable[[PlainRequest], Awaitable[Exchange | None]]
 _Kind = tuple[str, str, str]  # host, glob of paths, parameter
@@ -67,8 +65,7 @@ class NumberedRequests:
 
 def _kind_of(url: str, name: str) -> _Kind:
     parts = urlsplit(url)
-    path = "/".join("*" if _VARIABLE.search(each) else each for each in parts.path.split("/"))
-    return parts.hostname or "", path, name
+    return parts.hostname or "", path_form(parts.path, "*"), name
 
 
 async def _holds(examples: list[PlainRequest], name: str, fetch: Fetch) -> bool:

@@ -147,15 +147,13 @@ def recorded_requests(collection: Collection) -> Iterator[PlainRequest]:
     kinds: dict[tuple[str, tuple[str, ...]], dict[str, Capture]] = {}
     for capture in collection.captures():
         request = PlainRequest("GET", capture.url, "empty", "")
-        is_data = capture.mime.endswith(("json", "xml", "html", "plain")) and capture.status == HTTPStatus.OK
-        if capture.method == "GET" and is_data and capture.request_offset >= 0 and (pairs := request.pairs):
+        if _is_data(capture) and (pairs := request.pairs):
             kind = (request.place, tuple(name for name, _ in pairs))
             kinds.setdefault(kind, {}).setdefault(capture.url, capture)
     for similar in kinds.values():
         first = next(iter(similar.values()))
-        headers, is_json = collection.read_request(first).headers, first.mime.endswith("json")
-        # Over http, browsers do not say that a script sent it; only JSON is certain then.
-        if destination(headers) != "empty" and not (is_json and not destination(headers)):
+        headers = collection.read_request(first).headers
+        if not _is_of_script(first, headers):
             continue
         page = header(headers, "referer")
         fields = visitor_fields(headers)
@@ -167,17 +165,25 @@ def opening_requests(collection: Collection) -> Iterator[PlainRequest]:
     """Yield the GET requests that scripts of pages sent, in the order of their recording, each URL once."""
     seen: set[str] = set()
     for capture in collection.captures():
-        is_data = capture.mime.endswith(("json", "xml", "html", "plain")) and capture.status == HTTPStatus.OK
-        if not is_data or capture.method != "GET" or capture.request_offset < 0 or capture.url in seen:
+        if not _is_data(capture) or capture.url in seen:
             continue
         if len(seen) >= _DATA:
             return
         seen.add(capture.url)
         request = collection.read_request(capture)
-        # Over http, browsers do not say that a script sent it; only JSON is certain then.
-        is_certain = destination(request.headers) == "empty" or capture.mime.endswith("json")
-        if is_certain and (found := _of_script(request, is_plain_post)):
+        if _is_of_script(capture, request.headers) and (found := _of_script(request, is_plain_post)):
             yield found
+
+
+def _is_data(capture: Capture) -> bool:
+    """Return whether a capture is a recorded GET request that was answered with text."""
+    is_text = capture.mime.endswith(("json", "xml", "html", "plain")) and capture.status == HTTPStatus.OK
+    return is_text and capture.method == "GET" and capture.request_offset >= 0
+
+
+def _is_of_script(capture: Capture, headers: Headers) -> bool:
+    """Return whether a script certainly sent a request: over http, browsers say so of no request."""
+    return destination(headers) == "empty" or (capture.mime.endswith("json") and not destination(headers))
 
 
 _OF_BODY = frozenset(("content-length", "content-type", "origin"))
@@ -325,6 +331,17 @@ class PageFetcher:
             if exchange.request.method != "GET":
                 break
         raise UpstreamUnreachable(f"{url}: {keeper.why or 'the login ended meanwhile'}")
+
+    async def fetch_plain(self, request: PlainRequest) -> Exchange:
+        """Return the exchange of a request; see `fetch`."""
+        return await self.fetch(
+            request.url,
+            request.destination,
+            referer=request.referer,
+            body=request.body,
+            fields=request.fields,
+            method=request.method,
+        )
 
     async def _fetch_start(self) -> Exchange:
         assert self.keeper is not None

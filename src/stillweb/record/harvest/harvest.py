@@ -662,14 +662,7 @@ class _Harvest:
     async def _fetch_plain(self, fetcher: PageFetcher, request: PlainRequest) -> Exchange | None:
         """Return the site's answer, None without one, which the report says."""
         try:
-            return await fetcher.fetch(
-                request.url,
-                request.destination,
-                referer=request.referer,
-                body=request.body,
-                fields=request.fields,
-                method=request.method,
-            )
+            return await fetcher.fetch_plain(request)
         except (UpstreamUnreachable, TooLarge) as error:
             self.report.failed[request.url] = str(error)
             return None

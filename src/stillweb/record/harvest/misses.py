@@ -60,6 +60,12 @@ _OF_VISIT = re.compile(rf"{TOKEN.pattern}|session|auth", re.IGNORECASE)
 
 UNIQUE = re.compile(r"(?=.*[0-9])[\w-]{8,}")
 """A long identifier, which is in no attribute or list by chance."""
+_VARIABLE = re.compile(r"[0-9]|^.{25,}$")
+
+
+def path_form(path: str, mark: str) -> str:
+    """Return a path with a mark in place of each segment that varies: those with digits, and long ones."""
+    return "/".join(mark if _VARIABLE.search(each) else each for each in path.split("/"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from stillweb.record.harvest.misses import UNIQUE, PlainRequest
+from stillweb.record.harvest.misses import UNIQUE, PlainRequest, path_form
 
 _PROOFS = 2  # entries that show that their values come from a list
 _IDENTIFIER = re.compile(r"(?!.*//)[\w.~:@+/ -]{1,80}")
 _URL = re.compile(r"https?://[^/\s]+/\S{0,400}$")
-_VARIABLE = re.compile(r"[0-9]|^.{25,}$")
 _SEPARATOR = re.compile(r"[\W_]+")
 _KEYS = frozenset(
     ("id", "key", "name", "slug", "uid", "uuid", "code", "value", "type", "statu", "state", "title", "")
@@ -58,7 +57,7 @@ class ListedValues:
     def add(self, url: str, answer: Any) -> None:
         """Take the JSON answer to a request."""
         parts = urlsplit(url)
-        path = "/".join("{}" if _VARIABLE.search(each) else each for each in parts.path.split("/"))
+        path = path_form(parts.path, "{}")
         for names, text, entry in _texts_of("", answer, None):
             if _URL.match(text):
                 self.urls[names.rpartition(".")[2]][text] = None

@@ -11,13 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from html import unescape
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
 from stillweb.matching.counters import NUMBERS
-from stillweb.matching.rules import Rules
+from stillweb.matching.rules import only_defaults
 from stillweb.model import Request
 from stillweb.record.harvest.misses import PlainRequest
 from stillweb.urls import wire_url
@@ -137,14 +136,9 @@ class NamedRequests:
 
 def _meaning(url: str) -> list[tuple[str, str]]:
     """Return the query of a URL without the number of its request and cache-busters."""
-    dropped = _default_rules().dropped(Request("GET", url))
+    dropped = only_defaults().dropped(Request("GET", url))
     pairs = parse_qsl(urlsplit(url).query, True)
     return [pair for pair in pairs if pair[0] not in NUMBERS and f"query:{pair[0]}" not in dropped]
-
-
-@lru_cache(maxsize=1)
-def _default_rules() -> Rules:
-    return Rules.parse("")
 
 
 def _is_alike(first: str, second: str) -> bool:

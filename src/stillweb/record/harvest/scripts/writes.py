@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from stillweb.collections.layout import Collection
@@ -197,16 +197,8 @@ async def _send(
                 return None
             new[value] = fresh
     sent = with_values(request, new)
-    fields = (*sent.fields, *live.fields())
     try:
-        return await visit.fetch(
-            sent.url,
-            sent.destination,
-            referer=request.referer,
-            body=sent.body,
-            fields=fields,
-            method=sent.method,
-        )
+        return await visit.fetch_plain(replace(sent, fields=(*sent.fields, *live.fields())))
     except (UpstreamUnreachable, TooLarge):
         return None
 
