@@ -148,6 +148,17 @@ def test_years_are_early_or_late_and_not_low_or_high(first, words):
     assert re.search(rf"has the \w+ {words} under", candidate.goal)
 
 
+@pytest.mark.parametrize(("other", "count"), [("Alps", 0), ("Andes", 1)])
+def test_a_table_of_one_of_two_pages_of_a_name_is_not_compared(other, count):
+    rows = "".join(f"<tr><td>{name}</td><td>{len(name)}</td></tr>" for name in ("Dom", "Ortler", "Dufour"))
+    rows = rows.replace("<td>6</td>", "<td>7</td>", 1)
+    table = f"<table><tr><th>Summit</th><th>Ascents</th></tr>{rows}</table>"
+    page = read_page("https://s.test/a", f"<body><h1>Alps</h1>{table}</body>")
+    alike = read_page("https://s.test/b", f"<body><h1>{other}</h1></body>")
+    found = list(compare_rows(SiteFacts(SiteMap({page.url: page, alike.url: alike}), 7)))
+    assert [each.goal.partition(",")[0] for each in found] == ["On the page “Alps”"] * count
+
+
 def test_a_field_for_a_number_gets_a_number():
     form = (
         '<form action="/join" method="post"><label>Federal Tax ID <input name="t"></label>'
@@ -163,6 +174,18 @@ def test_a_heading_that_is_cut_off_names_no_section():
     for end, count in (("Attic", 1), ("...", 0), ("…", 0)):
         page = read_page("https://s.test/a", body.format(end))
         assert len(list(report_sections(SiteFacts(SiteMap({page.url: page}), 7)))) == count
+
+
+@pytest.mark.parametrize(
+    ("values", "asked"), [(("3", "0", "0"), {"Lamp"}), (("0", "0"), set()), (("3", "0"), {"Lamp", "Door"})]
+)
+def test_the_value_that_most_subjects_have_is_not_asked_for(values, asked):
+    rows = zip(("Lamp", "Door", "Gate"), values, strict=False)
+    rows = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in rows)
+    table = f"<table><tr><th>Item</th><th>Reviews</th></tr>{rows}</table>"
+    page = read_page("https://s.test/a", f"<body><h1>Stock list</h1>{table}</body>")
+    found = report_values(SiteFacts(SiteMap({page.url: page}), 7))
+    assert {each.slots[0] for each in found} == asked
 
 
 def test_a_column_of_buttons_is_not_asked_for():
@@ -253,11 +276,11 @@ def test_the_value_that_several_rows_have_is_no_name_of_a_row():
             url, f"<title>Faults</title><body><h2>Issues</h2><table>{head}{cells}</table></body>"
         )
 
-    few = page("https://s.test/?high", "High Lamp New", "Low Door New")
-    most = page("https://s.test/", "High Lamp New", "Low Door New", "Low Gate New")
+    few = page("https://s.test/?high", "High Lamp New", "Low Door Open")
+    most = page("https://s.test/", "High Lamp New", "Low Door Open", "Low Gate Done")
     site = SiteMap({few.url: few, most.url: most})
     assert {each.slots[0] for each in report_values(SiteFacts(site, 7))} == {"High", "Lamp", "Door", "Gate"}
-    more = page("https://s.test/all", "High Lamp New", "Low Door New", "High Wall New")
+    more = page("https://s.test/all", "High Lamp New", "Low Door Open", "High Wall Won")
     site = SiteMap({few.url: few, most.url: most, more.url: more})
     assert {each.slots[0] for each in report_values(SiteFacts(site, 7))} == {"Lamp", "Door", "Gate", "Wall"}
 

@@ -122,6 +122,20 @@ class SiteFacts:
                 found[fact.shape, fold(fact.attribute)][fact.value] = None
         return {key: tuple(values) for key, values in found.items()}
 
+    def is_guessed(self, fact: SiteFact) -> bool:
+        """Return whether most subjects have a fact's value: answered without reading, such as "0 reviews"."""
+        values = self._values[fact.shape, fold(fact.attribute), fold(fact.context)]
+        return 2 * list(values.values()).count(fold(fact.value)) > len(values)
+
+    @cached_property
+    def _values(self) -> Mapping[tuple[str, str, str], Mapping[str, str]]:
+        """Folded value of each subject, by shape, attribute and table."""
+        found: defaultdict[tuple[str, str, str], dict[str, str]] = defaultdict(dict)
+        for fact in (fact for page in self.pages for fact in page.facts):
+            key = (fact.shape, fold(fact.attribute), fold(fact.context))
+            found[key][fold(fact.subject)] = fold(fact.value)
+        return found
+
     @cached_property
     def prices(self) -> Mapping[str, str]:
         """Price of each listed item that has one price and one URL everywhere, by its name."""
@@ -150,14 +164,14 @@ class SiteFacts:
             return fact.attribute[0].isupper() and fold(fact.attribute) in self._properties
         if fact.shape == "cell":
             plain = len(fact.subject.split()) <= _WORDS_OF_VALUE and not re.search(r"[\\\"]", fact.subject)
-            if not self._is_on_every_page(fact.context):
+            if not self.is_on_every_page(fact.context):
                 return False
             if (fold(fact.context), fold(fact.subject)) in self._repeated:
                 return False  # such as a priority, which names the row only where the table is filtered
             return is_name(fact.context) and bool(_LETTERS.search(fact.subject)) and plain
         return self.prices.get(fact.subject) == fact.value
 
-    def _is_on_every_page(self, context: str) -> bool:
+    def is_on_every_page(self, context: str) -> bool:
         """Return whether all pages that the name of a table fits have a table of that name."""
         return fold(context) not in self._without_table
 

@@ -47,8 +47,8 @@ def report_values(facts: SiteFacts) -> Iterator[TaskCandidate]:
             continue
         number = len(fact.subject) % 2
         template, goal = _goal_of(page, fact, number)
-        if fold(fact.value) in fold(goal):
-            continue  # the question gives the answer away
+        if fold(fact.value) in fold(goal) or facts.is_guessed(fact):
+            continue  # the question gives the answer away, or the other subjects do
         yield TaskCandidate(
             "report",
             template,
@@ -68,8 +68,7 @@ def _goal_of(page: SitePage, fact: SiteFact, number: int) -> tuple[str, str]:
         return f"report/price/{number}", goals[number]
     if fact.shape == "cell":
         column = page_column(page, fact)
-        own = fact.context == page.subject  # a table without a caption
-        place = f"On the page “{page.subject}”" if own else f"In the table “{fact.context}”"
+        place = _place_of(page, fact.context)
         goals = (
             f"{place}, look up “{fact.subject}” {column}. What is in the same row under “{fact.attribute}”?",
             f"{place}, what is under “{fact.attribute}” in the row of “{fact.subject}”?",
@@ -88,6 +87,11 @@ def _goal_of(page: SitePage, fact: SiteFact, number: int) -> tuple[str, str]:
         f"Find the page “{fact.subject}”. What does it give under “{fact.attribute}”?",
     )
     return f"report/pair/{number}", goals[number]
+
+
+def _place_of(page: SitePage, table: str) -> str:
+    """Return where a table is: one without a caption has the name of its page."""
+    return f"On the page “{table}”" if table == page.subject else f"In the table “{table}”"
 
 
 def page_column(page: SitePage, fact: SiteFact) -> str:
@@ -213,6 +217,8 @@ def compare_rows(facts: SiteFacts) -> Iterator[TaskCandidate]:
     for page, table in facts.shuffled(found, "rows"):
         if not is_name(table.name) or len(facts.tables[fold(table.name)]) != 1 or page.paginated:
             continue
+        if not facts.is_on_every_page(table.name):
+            continue
         if table.key is None or not is_attribute(table.columns[table.key]):
             continue
         keys = [row[table.key] for row in table.rows]
@@ -237,7 +243,7 @@ def compare_rows(facts: SiteFacts) -> Iterator[TaskCandidate]:
                 "compare",
                 f"compare/{word}",
                 (table.name, column),
-                f"Which row of the table “{table.name}” has the {sought} under “{column}”? "
+                f"{_place_of(page, table.name)}, which row has the {sought} under “{column}”? "
                 f"Answer with its “{table.columns[table.key]}”.",
                 AnswerEvaluator(exact=best),
                 (page.url,),
@@ -407,7 +413,7 @@ def chain_pages(facts: SiteFacts) -> Iterator[TaskCandidate]:
             continue
         for last in facts.shuffled(facts.site.pages[target].facts, page.url):
             named = last.shape == "pair" and is_attribute(last.attribute) and is_value(last.value)
-            if not named or not facts.is_clear(last) or not is_name(fact.subject):
+            if not named or not facts.is_clear(last) or facts.is_guessed(last) or not is_name(fact.subject):
                 continue
             yield TaskCandidate(
                 "chain",
