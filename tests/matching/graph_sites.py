@@ -10,8 +10,8 @@ from hashlib import md5, sha256
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from stillweb.collections.learn.recordings import FormRecordings, RecordedBranch, RecordedStep
+from stillweb.http.cookies import cookies_sent, cookies_set
 from stillweb.matching.captures import Entry
-from stillweb.matching.derived.branch import cookies_sent, cookies_set
 from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.matching.keys import request_key
 from stillweb.model import Exchange, Request, Response

@@ -7,6 +7,7 @@ import html
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import date
 from hashlib import md5, sha256
 from urllib.parse import quote
@@ -349,6 +350,69 @@ def test_another_session_sees_nothing_of_a_write(branch: Branch) -> None:
     assert page is not None
     assert b"Lamp" not in bytes(page.body)
     assert second.send(get("/entry/1"))[1] is None
+
+
+def with_cookie(request: Request, cookie: str) -> Request:
+    return replace(request, headers=(*request.headers, ("Cookie", cookie)))
+
+
+def answer_with(path: str, cookie: str) -> Entry:
+    head = f"HTTP/1.1 200 OK\r\nSet-Cookie: {cookie}\r\n".encode()
+    place = (b"", "GET", get(path).url, "20261123120000", 200, 0, 0)
+    return Entry(*place, memoryview(head), memoryview(b""), "", "text/html", b"")
+
+
+@pytest.fixture(scope="module")
+def members() -> Branch:
+    """A branch whose form was sent with the cookie of a login."""
+    found = record(lambda visit: Book(visit=visit))
+    branches = [
+        replace(
+            each,
+            steps=tuple(
+                replace(
+                    step,
+                    exchange=replace(
+                        step.exchange, request=with_cookie(step.exchange.request, f"a=1; sid={n}")
+                    ),
+                )
+                for step in each.steps
+            ),
+        )
+        for n, each in enumerate(found.branches)
+    ]
+    result = prove(replace(found, branches=tuple(branches)))
+    assert isinstance(result, Proved)
+    return result.branch
+
+
+ENDS = ["sid=; Max-Age=0; Path=/", "sid=deleted; expires=Thu, 01 Jan 1970 00:00:01 GMT"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_after_a_logout_a_form_is_a_miss(members: Branch, end: str) -> None:
+    replay = Replay(members, lambda visit: Book(visit=visit))
+    replay.session.note_visit(get("/logout"), answer_with("/logout", end))
+    match, given = replay.send(with_cookie(post(TEXTS, Book().token), "a=1"))
+    assert given is None
+    assert "'sid' was deleted" in match.reason
+    replay.session.note_visit(get("/login"), answer_with("/login", "sid=2"))
+    assert replay.send(with_cookie(post(TEXTS, Book().token), "a=1; sid=2"))[0].tier is Tier.DERIVED
+
+
+def test_after_a_logout_the_pages_of_a_branch_are_misses(members: Branch) -> None:
+    replay = Replay(members, lambda visit: Book(visit=visit))
+    assert replay.send(with_cookie(post(TEXTS, Book().token), "a=1; sid=2"))[0].tier is Tier.DERIVED
+    assert replay.send(with_cookie(get("/"), "a=1; sid=2"))[0].tier is Tier.DERIVED
+    replay.session.note_visit(get("/logout"), answer_with("/logout", ENDS[0]))
+    assert replay.send(with_cookie(get("/"), "a=1"))[1] is None
+    assert replay.send(get("/about"))[0].tier is Tier.EXACT
+
+
+def test_a_cookie_that_recordings_did_not_send_may_end(members: Branch) -> None:
+    replay = Replay(members, lambda visit: Book(visit=visit))
+    replay.session.note_visit(get("/"), answer_with("/", "messages=; Max-Age=0"))
+    assert replay.send(with_cookie(post(TEXTS, Book().token), "a=1; sid=2"))[0].tier is Tier.DERIVED
 
 
 SENT = post(TEXTS, Book().token)

@@ -29,14 +29,13 @@ from stillweb.collections.learn.recordings import (
 )
 from stillweb.collections.pack.writer import response_head
 from stillweb.http.codec import decoded_body
+from stillweb.http.cookies import cookies_sent, cookies_set
 from stillweb.matching.derived.branch import (
     Answer,
     Branch,
     BranchField,
     Read,
     Write,
-    cookies_sent,
-    cookies_set,
     identity_of,
     leaf_text,
     leaves_of,
@@ -318,8 +317,8 @@ class _Proof:
         sources = dict.fromkeys(
             filter(None, (holds_text(self._first.opened, text) for text in texts if text))
         )
-        page = self._recordings.page
-        write = Write(first.method, first.url, page, identity, slots, volatile, tuple(sources))
+        page, cookies = self._recordings.page, self._recordings.cookies
+        write = Write(first.method, first.url, page, identity, slots, volatile, tuple(sources), cookies)
         return Branch(
             self._recordings.name,
             fields,

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from stillweb.http.codec import decoded_body
+from stillweb.http.cookies import cookies_sent
 from stillweb.matching.derived.branch import leaf_text, leaves_of
 from stillweb.matching.derived.domain import MADE, Kind
 from stillweb.matching.parts import Parts
@@ -82,6 +83,12 @@ class FormRecordings:
     own: int = 0
     opened: tuple[Exchange, ...] = ()
     wandered: tuple[RecordedStep, ...] = ()
+
+    @property
+    def cookies(self) -> frozenset[str]:
+        """Names of the cookies that every recording sent with the form."""
+        sent = (cookies_sent(branch.steps[0].exchange.request) for branch in self.branches)
+        return frozenset.intersection(*map(frozenset, sent)) - {""}
 
 
 def with_made_values(recordings: FormRecordings, check: Callable[[], None] = lambda: None) -> FormRecordings:

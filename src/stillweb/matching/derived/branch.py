@@ -9,7 +9,6 @@ as one session is on it. Pure.
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,10 +20,9 @@ from stillweb.matching.derived.templates import EncodingSets, Slot, Template, re
 from stillweb.matching.keys import request_key
 from stillweb.matching.parts import Leaf, Parts, Where
 from stillweb.matching.values import SHAPES, fits
-from stillweb.model import Request, header
+from stillweb.model import Request
 
 _SENT = frozenset({Where.QUERY, Where.FORM, Where.JSON, Where.MULTIPART})
-_SET_COOKIE = re.compile(rb"(?im)^set-cookie:[ \t]*([^=;\r\n]+)=([^;\r\n]*)")
 _VALUE = "value"  # shape of a leaf that holds a value, in the identity of a write
 
 
@@ -93,6 +91,7 @@ class Write:
         slots: number of a leaf, and the template of its text.
         volatile: number of a leaf, and the shape of its text.
         sources: URLs of responses besides the page that held the texts of volatile leaves.
+        cookies: names of the cookies that all recordings sent with it.
     """
 
     method: str
@@ -102,6 +101,7 @@ class Write:
     slots: tuple[tuple[int, Template], ...]
     volatile: tuple[tuple[int, str], ...]
     sources: tuple[str, ...] = ()
+    cookies: frozenset[str] = frozenset()
 
     @property
     def path(self) -> str:
@@ -114,15 +114,6 @@ class Refused:
     """Why a request of a form's shape gets no derived answer."""
 
     reason: str
-
-
-def cookies_set(head: bytes) -> dict[str, str]:
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in _SET_COOKIE.findall(head)}
-
-
-def cookies_sent(request: Request) -> dict[str, str]:
-    pairs = (pair.partition("=") for pair in header(request.headers, "cookie").split(";"))
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def path_of(request: Request) -> str:
@@ -330,6 +321,7 @@ def dump(branch: Branch) -> dict[str, Any]:
             "slots": [[number, template.dump(sets)] for number, template in write.slots],
             "volatile": [list(each) for each in write.volatile],
             **({"sources": list(write.sources)} if write.sources else {}),
+            "cookies": sorted(write.cookies),
         },
         "answer": _dump_answer(branch.answer, sets),
         "reads": [
@@ -363,7 +355,7 @@ def load(stored: dict[str, Any]) -> Branch:
     answers = [branch.answer, *(read.answer for read in reads if read.answer is not None)]
     texts = [branch.name, branch.timestamp, write.method, write.url, write.page, write.identity]
     texts += [each.name for each in branch.fields] + [each.mime for each in answers]
-    texts += [*write.sources, *branch.after, *branch.traces, *(read.why for read in reads)]
+    texts += [*write.sources, *write.cookies, *branch.after, *branch.traces, *(read.why for read in reads)]
     texts += [url for read in reads for url in read.trail or ()] + [form for _, form in write.volatile]
     numbers = [branch.own, *(each.status for each in answers)]
     numbers += [number for number, _ in (*write.slots, *write.volatile)]
@@ -393,6 +385,7 @@ def _load(stored: dict[str, Any]) -> Branch:
             tuple((number, Template.load(pieces, sets)) for number, pieces in write["slots"]),
             tuple((number, form) for number, form in write["volatile"]),
             tuple(write.get("sources", ())),
+            frozenset(write.get("cookies", ())),
         ),
         _load_answer(stored["answer"], sets),
         tuple(

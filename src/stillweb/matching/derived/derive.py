@@ -18,8 +18,9 @@ from hashlib import sha256
 from typing import Protocol
 
 from stillweb.http.codec import decode
+from stillweb.http.cookies import cookies_deleted, cookies_sent, cookies_set
 from stillweb.matching.captures import Entry
-from stillweb.matching.derived.branch import ActiveBranch, Branch, Refused, Rendered, cookies_set, path_of
+from stillweb.matching.derived.branch import ActiveBranch, Branch, Refused, Rendered, path_of
 from stillweb.matching.derived.domain import MADE
 from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.matching.keys import request_key
@@ -71,6 +72,7 @@ class DerivedAnswers:
         lost: whether the session has made a write that no branch knows.
         trail: URLs of the pages visited so far that set a cookie in `Branches.traces`, without repetitions of
             the last one.
+        deleted: names of the cookies that an answer has deleted and none has set since, as a logout does.
     """
 
     branches: Branches
@@ -79,6 +81,7 @@ class DerivedAnswers:
     known: ActiveBranch | None = None
     lost: bool = False
     trail: list[str] = field(default_factory=list)
+    deleted: frozenset[str] = frozenset()
 
     def answer(self, request: Request, match: Match, epoch: int) -> tuple[Match, Entry | None] | None:
         """Return what replaces the ordinary match of a request; None if that stands.
@@ -100,8 +103,12 @@ class DerivedAnswers:
         return None
 
     def note_visit(self, request: Request, entry: Entry) -> None:
-        """Extend the trail by a page that was answered."""
-        if self.branches.traces.intersection(cookies_set(bytes(entry.head))):
+        """Extend the trail by a page that was answered, and note which cookies it deletes."""
+        head = bytes(entry.head)
+        stated = cookies_set(head)
+        if stated:
+            self.deleted = self.deleted.difference(stated) | cookies_deleted(head, entry.timestamp)
+        if self.branches.traces.intersection(stated):
             url = wire_url(request.url)
             if request.method == "GET" and self.trail[-1:] != [url]:
                 self.trail.append(url)
@@ -158,6 +165,8 @@ class DerivedAnswers:
         found = active.read(request, self.trail, recorded)
         if found is None:
             return None
+        if ended := self._ended_login(active.branch, request):
+            return _miss(ended)
         if isinstance(found, Rendered):
             return self._given(active, request, found)
         if found.reason:
@@ -201,7 +210,14 @@ class DerivedAnswers:
         known = self.branches.by_path.get(path_of(request), ())
         return any(branch.read_write(request, [""] * branch.own) is not None for branch in known)
 
+    def _ended_login(self, branch: Branch, request: Request) -> str:
+        """Return a reason if an answer deleted a cookie that the recordings of the form sent, else ""."""
+        lost = min((branch.write.cookies & self.deleted).difference(cookies_sent(request)), default="")
+        return f"cookie {lost!r} was deleted, and the recordings of the form sent it" if lost else ""
+
     def _objection(self, branch: Branch, request: Request, values: Sequence[str]) -> str:
+        if ended := self._ended_login(branch, request):
+            return ended
         if branch.searches:
             found = next(filter(None, map(self.branches.vocabulary.may_find, values)), "")
             return f"the search may find {found!r}" if found else ""

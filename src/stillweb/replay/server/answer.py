@@ -16,26 +16,22 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass
-from email.utils import mktime_tz, parsedate_tz
 from typing import Protocol
 
 from stillweb.errors import LimitExceeded
 from stillweb.http.codec import CONTENT_ENCODING, accepts, decode
+from stillweb.http.cookies import without_ends
 from stillweb.http.wire import simple_head, status_line
 from stillweb.matching.captures import Entry
 from stillweb.matching.ranges import Span, recorded_span, requested_span
 from stillweb.model import Headers, Request, header
 from stillweb.replay.server.pageclock import MessageCounts
-from stillweb.urls import from_timestamp
 
 logger = logging.getLogger(__name__)
 
 _NO_BODY = frozenset({204, 304})
 _CONTENT_RANGE = re.compile(rb"(?<=\r\n)content-range:[^\r\n]*\r\n", re.IGNORECASE)
 _NO_RANGES = re.compile(rb"\r\naccept-ranges:[ \t]*none[ \t]*\r\n", re.IGNORECASE)
-_SET_COOKIE = re.compile(rb"(?<=\r\n)set-cookie:[^\r\n]*", re.IGNORECASE)
-_COOKIE_END = re.compile(rb";[ \t]*(expires|max-age)[ \t]*=[ \t]*([^;\r\n]*)", re.IGNORECASE)
-_AGE = re.compile(rb"-?\d+")
 _VALIDATORS = re.compile(rb"\r\n(?:etag|last-modified):[ \t]*([^\r\n]*)", re.IGNORECASE)
 
 
@@ -57,7 +53,7 @@ def recorded(request: Request, entry: Entry) -> PreparedResponse:
     """Return a recorded response, adapted to the request."""
     head = bytes(entry.head)
     if b"cookie:" in head.lower():
-        head = _with_lasting_cookies(head, entry.timestamp)
+        head = without_ends(head, entry.timestamp)
     body: bytes | memoryview = entry.body
     status = entry.status
     if entry.encoding and not accepts(header(request.headers, "accept-encoding"), entry.encoding):
@@ -80,34 +76,6 @@ def recorded(request: Request, entry: Entry) -> PreparedResponse:
         return PreparedResponse(status, head)
     head += b"Content-Length: %d\r\n" % len(body)
     return PreparedResponse(status, head, b"" if request.method == "HEAD" else body)
-
-
-def _with_lasting_cookies(head: bytes, timestamp: str) -> bytes:
-    """Return a head whose cookies have no end, except those that it deletes (RFC 6265 §5.3).
-
-    Browsers end a cookie by their own clock, which has left the time of the recording behind: `Expires` of an
-    old recording is past, and the browser would reject the cookie. js/time.js does the same with cookies of
-    scripts.
-
-    Args:
-        timestamp: time of the recorded response, 14 digits UTC.
-    """
-
-    def lasting(field: re.Match[bytes]) -> bytes:
-        ends = {name.lower(): value.strip() for name, value in _COOKIE_END.findall(field[0])}
-        return field[0] if _is_deleted(ends, timestamp) else _COOKIE_END.sub(b"", field[0])
-
-    return _SET_COOKIE.sub(lasting, head)
-
-
-def _is_deleted(ends: dict[bytes, bytes], timestamp: str) -> bool:
-    if _AGE.fullmatch(age := ends.get(b"max-age", b"")):
-        return int(age) <= 0
-    date = parsedate_tz(ends.get(b"expires", b"").decode("latin-1"))  # also of RFC 850
-    try:
-        return date is not None and mktime_tz(date) <= from_timestamp(timestamp).timestamp()
-    except (ValueError, OverflowError):  # no such day
-        return False
 
 
 def _decoded(entry: Entry) -> bytes | None:
