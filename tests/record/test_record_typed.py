@@ -97,6 +97,38 @@ def test_words_of_a_missed_search_come_before_links_that_are_missed_less(tmp_pat
     assert len(urls([searched])) > 25
 
 
+def typed_on_pages(tmp_path: Path, form: str) -> TypedText:
+    """Return the texts of five pages, each with a word of its own and a form."""
+    frontier = HarvestFrontier()
+    typed = TypedText(Collection.create(tmp_path, "site"), frontier, set(), 100)
+    for number, word in enumerate(WORDS.split()[:5]):
+        page = of_page(f"<p>{word}</p>{form.format(number)}", f"{HOME}{number}")
+        typed.add_page(f"{HOME}{number}", page, 1.0)
+        frontier.add_other(typed_form(page.forms[0]), 1.0)
+    return typed
+
+
+_ON_PAGE = "<form action=/find><input type=hidden name=id value={}><input name=q></form>"
+
+
+def test_a_form_of_one_page_gets_the_words_of_this_page_first(tmp_path: Path) -> None:
+    typed = typed_on_pages(tmp_path, _ON_PAGE)
+    searched = [f"{HOME}find?id={number}&q={word}" for number, word in enumerate(WORDS.split()[:5])]
+    assert {each.url for each in typed.requests()[:5]} == set(searched)
+
+    again = TypedText(Collection.create(tmp_path, "again"), HarvestFrontier(), set(), 100)
+    again.read_state({**typed.state(), "parsed": [f"{HOME}{number}" for number in range(5)]})
+    assert {each.url for each in again.requests()[:5]} == set(searched)
+
+
+def test_answers_of_a_form_do_not_change_which_words_it_gets(tmp_path: Path) -> None:
+    typed = typed_on_pages(tmp_path, _ON_PAGE)
+    for word in ("gorse", "hazel"):
+        answer = f"{HOME}find?id=0&q={word}"
+        typed.add_page(answer, of_page(f"<p>{word}</p>{_ON_PAGE.format(0)}", answer), 1.0)
+    assert f"{HOME}find?id=0&q=amber" in {each.url for each in typed.requests()[:5]}
+
+
 # --- a search that the browser does ----------------------------------------------------------------
 
 

@@ -66,7 +66,7 @@ from stillweb.record.harvest.scripts.requests import ScriptRequests
 from stillweb.record.harvest.scripts.writes import ScriptWrites, send_writes
 from stillweb.record.harvest.typed import TypedText
 from stillweb.record.harvest.words import typed_form
-from stillweb.record.htmlforms import HtmlForm, form_requests
+from stillweb.record.htmlforms import form_requests
 from stillweb.record.recording import begin_addition, repair_archive
 from stillweb.record.redaction.redactor import secrets_of, write_redacted
 from stillweb.record.redaction.sweep import sweep
@@ -76,7 +76,7 @@ from stillweb.urls import wire_url
 STATE_FILE = "harvest.json"
 """In the collection's folder: what waits, so that the next harvest parses only what was recorded since."""
 
-_STATE_VERSION = 3
+_STATE_VERSION = 4
 _MISSES_SHARE = 0.25  # share of the time that misses may use
 _PAGES_SHARE = 0.7  # share of the time that pages may use before writes of scripts are sent
 _WRITES_LEAST = 15.0  # seconds for the writes of scripts, once they are planned
@@ -315,11 +315,6 @@ class _Harvest:
             self._loaded.examples.update(shown)
             self._parsed = set(state["parsed"])
             self._named.known = frozenset((str(name), str(sign)) for name, sign in state.get("named", ()))
-            for form, page, weight in TypeAdapter(list[tuple[HtmlForm, str, float]]).validate_python(
-                state["forms"]
-            ):
-                self.typed.places.add_form(form, page)
-                self._frontier.add_other(form, weight)
             for post, weight in TypeAdapter(list[tuple[PostForm, float]]).validate_python(state["posts"]):
                 self._post_forms.waiting.append(post)
                 self._frontier.add_other(post.key, weight)
@@ -340,10 +335,6 @@ class _Harvest:
             **self.typed.state(),
             "parsed": sorted(self._parsed),
             "named": sorted(self._named.names),
-            "forms": [
-                (asdict(form), page, self._frontier.weight_of(form))
-                for form, page in self.typed.places.forms().items()
-            ],
             "posts": [
                 (asdict(post), self._frontier.weight_of(post.key)) for post in self._post_forms.waiting
             ],

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.misses import Missed
@@ -19,6 +22,7 @@ from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
 from stillweb.record.harvest.misses import PlainRequest, word_templates
 from stillweb.record.harvest.page import HtmlPage
 from stillweb.record.harvest.words import (
+    FormWords,
     SiteWords,
     WordField,
     WordRequest,
@@ -26,6 +30,7 @@ from stillweb.record.harvest.words import (
     WordTemplate,
     typed_form,
 )
+from stillweb.record.htmlforms import HtmlForm
 from stillweb.urls import wire_url
 
 _MOST = 60  # words of one choice
@@ -34,6 +39,7 @@ _UNRECORDED = 0.1  # least share of words that is taken to be unrecorded
 _ONE = 1.0  # added to the misses of links, which may be none
 
 _Place = WordField | WordTemplate
+_FORMS = TypeAdapter(list[tuple[HtmlForm, str, float, tuple[int, dict[str, float]] | None]])
 
 
 class TypedText:
@@ -55,13 +61,17 @@ class TypedText:
     def add_page(self, url: str, page: HtmlPage, weight: float) -> None:
         """Take the words and fields of a page that visitors reach with a likelihood."""
         self.words.add(page.words, weight, page.shown)
-        for form in page.forms:
-            self.places.add_form(typed_form(form), url)
+        self.places.pages += 1
+        for form in dict.fromkeys(map(typed_form, page.forms)):
+            self.places.add_form(form, url)
+            self.places.add_words(form, url, page.words, weight)
 
     def requests(self) -> list[WordRequest]:
         """Return the next requests with words, if they are likelier than the URLs that wait."""
         least = self._frontier.peek()
-        found = self.places.take(self._frontier.weight_of, self._likeliest(), least, _MOST, self._recorded)
+        found = self.places.take(
+            self._frontier.weight_of, self._likeliest(), least, _MOST, self._recorded, self.words.weights
+        )
         for each in found:
             if each.place is not None:
                 self._searches[each.url] = each.place
@@ -159,12 +169,23 @@ class TypedText:
         write_constant_rules(self._collection, self._constant.rules)
 
     def state(self) -> dict[str, Any]:
-        """Return the words and measured likelihoods as JSON."""
+        """Return the words, the forms that take them and measured likelihoods as JSON."""
         measured = [[*identity, weight] for identity, weight in self._measured.items()]
-        return {"words": self.words.weights, "typed": measured}
+        own = self.places.own
+        forms = [
+            (asdict(form), page, self._frontier.weight_of(form), own[form].state() if form in own else None)
+            for form, page in self.places.forms().items()
+        ]
+        return {"words": self.words.weights, "typed": measured, "forms": forms}
 
     def read_state(self, state: dict[str, Any]) -> None:
         """Take up a state."""
         for word, weight in state["words"].items():
             self.words.add([str(word)], float(weight))
+        self.places.pages = len(state["parsed"])
+        for form, page, weight, own in _FORMS.validate_python(state["forms"]):
+            self.places.add_form(form, page)
+            self._frontier.add_other(form, weight)
+            if own is not None:
+                self.places.own[form] = FormWords(*own)
         self._measured = {(str(at), str(name)): float(weight) for at, name, weight in state["typed"]}

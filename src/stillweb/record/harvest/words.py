@@ -8,10 +8,12 @@ send a word (search, type-ahead).
 from __future__ import annotations
 
 import heapq
+import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from types import MappingProxyType
 from urllib.parse import parse_qsl, urlsplit
 
 from stillweb.record.harvest.misses import PlainRequest
@@ -22,6 +24,9 @@ _RANKED_AGAIN = 1.3  # growth of all weights after which the words are ranked ag
 _BEGINNINGS = 5  # characters of the longest beginning of a word that is sent
 _SHOWN = 0.5  # weight of titles, headings, cells and options, relative to all words of a page
 _BUTTON = 0.25  # likelihood of each further button of a form, relative to the first, which Enter presses
+_FEW, _MANY = 20, 0.2  # pages with a form whose words are taken; share of all pages from which on it has none
+_FORMS = 300  # forms that have words of their own: the first ones found, which are the likeliest
+_ELSEWHERE = 0.2  # likelihood that a visitor types a word of another page into such a form
 
 
 @dataclass(slots=True)
@@ -170,15 +175,58 @@ class WordTemplate:
 
 
 @dataclass(slots=True)
+class FormWords:
+    """Words of the pages that have a form, such as one that names its page in a hidden field.
+
+    A visitor who types into such a form is on one of these pages, and types what it shows.
+
+    Attributes:
+        pages: number of pages with the form; `weights` has the words of the first ones.
+    """
+
+    pages: int = 0
+    weights: dict[str, float] = field(default_factory=dict)
+    _ranked: list[tuple[str, float]] = field(default_factory=list)
+
+    def add(self, words: Collection[str], weight: float) -> None:
+        """Add the words of a page that visitors reach with a likelihood."""
+        self.pages += 1
+        if self.pages > _FEW or not words:
+            return
+        each = weight / len(words)
+        for word in map(sys.intern, words):
+            self.weights[word] = self.weights.get(word, 0.0) + each
+        self._ranked = []
+
+    def state(self) -> tuple[int, dict[str, float]]:
+        """Return the arguments of an equal object, as JSON."""
+        return self.pages, {word: float(f"{weight:.3g}") for word, weight in self.weights.items()}
+
+    def ranked(self, site: Mapping[str, float]) -> list[tuple[str, float]]:
+        """Return the words with their likelihoods; equal ones in the order of the whole site."""
+        if self.weights and not self._ranked:
+            total = sum(self.weights.values())
+            order = sorted(
+                self.weights.items(), key=lambda each: (-each[1], -site.get(each[0], 0.0), each[0])
+            )
+            self._ranked = [(word, (1 - _ELSEWHERE) * weight / total) for word, weight in order]
+        return self._ranked
+
+
+@dataclass(slots=True)
 class WordRequests:
     """Places that take a word, and the words that each was given.
 
     Attributes:
+        own: words of the pages with a form, of the first forms.
+        pages: number of pages that were added.
         closed: (host and path, parameter) of those that need no further word.
         buttons: how often each button of a form was missed, by its number.
     """
 
     places: dict[WordField | WordTemplate, set[str]] = field(default_factory=dict)
+    own: dict[HtmlForm, FormWords] = field(default_factory=dict)
+    pages: int = 0
     closed: set[tuple[str, str]] = field(default_factory=set)
     buttons: dict[HtmlForm, Counter[int]] = field(default_factory=dict)
 
@@ -187,6 +235,25 @@ class WordRequests:
         for at, each in enumerate(form.fields):
             if each.name and each.type in _TEXTS:
                 self.places.setdefault(WordField(form, at, page), set())
+
+    def add_words(self, form: HtmlForm, page: str, words: Collection[str], weight: float) -> None:
+        """Let the words of a page be likely in a form that few pages have.
+
+        The answers of the form itself do not count: they repeat it.
+        """
+        own = self.own.get(form) if len(self.own) >= _FORMS else self.own.setdefault(form, FormWords())
+        if own is not None and not _answers(form, page):
+            own.add(words, weight)
+
+    def _texts(
+        self, place: WordField | WordTemplate, words: list[tuple[str, float]], site: Mapping[str, float]
+    ) -> Iterator[tuple[list[tuple[str, float]], float]]:
+        """Yield the words for a place, and the likelihood that they are typed there."""
+        own = self.own.get(place.form) if isinstance(place, WordField) else None
+        is_own = own is not None and 0 < own.pages <= _MANY * self.pages
+        if own is not None and is_own:
+            yield own.ranked(site), 1.0
+        yield words, _ELSEWHERE if is_own else 1.0
 
     def add_template(self, template: WordTemplate) -> None:
         """Add a script's request."""
@@ -217,6 +284,7 @@ class WordRequests:
         least: float,
         most: int,
         recorded: Collection[str] = (),
+        site: Mapping[str, float] = MappingProxyType({}),
     ) -> list[WordRequest]:
         """Return the likeliest requests that were not returned before.
 
@@ -226,26 +294,34 @@ class WordRequests:
             least: weight that a request must have.
             most: maximum number of words over all places.
             recorded: URLs that need no request.
+            site: weights of all words.
         """
-        places = [each for each in self.places.items() if each[0].identity not in self.closed]
         by_key = with_beginnings(words) if any(place.by_key for place in self.places) else words
-        texts = [by_key if place.by_key else words for place in self.places]
+        lists = [
+            (place, given, texts, share)
+            for place, given in self.places.items()
+            if place.identity not in self.closed
+            for texts, share in self._texts(place, by_key if place.by_key else words, site)
+        ]
         heap: list[tuple[float, int, int]] = []
 
         def push(number: int, rank: int) -> None:
-            (place, given), ranked = places[number], texts[number]
-            while rank < len(ranked) and ranked[rank][0] in given:
+            place, given, texts, share = lists[number]
+            while rank < len(texts) and texts[rank][0] in given:
                 rank += 1
-            if rank < len(ranked):
-                heapq.heappush(heap, (-weight_of(place.source) * ranked[rank][1], number, rank))
+            if rank < len(texts):
+                heapq.heappush(heap, (-weight_of(place.source) * share * texts[rank][1], number, rank))
 
-        for number in range(len(places)):
+        for number in range(len(lists)):
             push(number, 0)
         found: list[WordRequest] = []
         while heap and most > 0 and -heap[0][0] >= least:
             weight, number, rank = heapq.heappop(heap)
-            place, given = places[number]
-            text = texts[number][rank][0]
+            place, given, texts, _ = lists[number]
+            text = texts[rank][0]
+            if text in given:  # from the other list of the place
+                push(number, rank + 1)
+                continue
             given.add(text)
             sent = [each for each in self._requests(place, text, -weight) if each.url not in recorded]
             found += sent
@@ -261,3 +337,12 @@ class WordRequests:
             return sent
         likeliest = max(counts.values()) + 1
         return [replace(each, weight=weight * (counts[at] + 1) / likeliest) for at, each in enumerate(sent)]
+
+
+def _answers(form: HtmlForm, url: str) -> bool:
+    """Return whether a URL is that of a form with a text."""
+    target, _, query = url.partition("?")
+    if target != form.action.partition("?")[0]:
+        return False
+    named = {each.name for each in form.fields if each.type in _TEXTS}
+    return any(name in named and value for name, value in parse_qsl(query))
