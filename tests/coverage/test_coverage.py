@@ -35,7 +35,7 @@ from stillweb.coverage.agents import WalkPolicies
 from stillweb.coverage.causes import Obstacles
 from stillweb.coverage.choices import Addresses, choose_unused, fill_again, opens_view
 from stillweb.coverage.report import CausePicture, write_report
-from stillweb.coverage.rounds import why_over
+from stillweb.coverage.rounds import HarvestShare, why_over
 from stillweb.coverage.until import is_frame, live_share, needs_walks
 from stillweb.errors import UsageError
 from stillweb.record.crawl.scope import Scope
@@ -374,6 +374,16 @@ def test_no_templates_are_suggested_for_a_login():
     note = b64encode(b"name=ada").decode()
     own.add([replace(miss, body=note, body_size=8)])
     assert own.is_new
+
+
+def test_walks_that_find_little_leave_the_share_of_the_harvest_as_measured():
+    share = HarvestShare()
+    share.add(linked=90, missed=100)
+    before = share.of_pass
+    share.add(linked=0, missed=4)  # what 200 filling steps found
+    assert before > 0.75 < share.of_pass
+    share.add(linked=0, missed=1000)
+    assert share.of_pass == pytest.approx(0.25)
 
 
 def test_the_report_of_a_loop_shows_its_rounds_and_why_a_cause_is_left(tmp_path):

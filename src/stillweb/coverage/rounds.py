@@ -9,6 +9,8 @@ from stillweb.collections.branches import FormOutcome
 from stillweb.coverage.causes import MissCause
 from stillweb.coverage.measure import CoverageResult
 
+_HARVEST_LEAST, _HARVEST_MOST = 0.25, 0.8  # shares of a pass
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
@@ -36,6 +38,29 @@ class Round:
             "miss_rate": rate.to_dict(),
             **counts,
         }
+
+
+@dataclass(slots=True)
+class HarvestShare:
+    """Share of a pass that the harvest gets: that of the missed requests which links and GET forms lead to.
+
+    All walks of a round count. The filling walks alone show nothing once they miss little, and links may wait
+    that other agents would follow.
+    """
+
+    linked: int = 0
+    others: int = 0
+
+    def add(self, linked: int, missed: int) -> None:
+        """Add the missed requests of some walks."""
+        self.linked += linked
+        self.others += missed - linked
+
+    @property
+    def of_pass(self) -> float:
+        """The share, within limits."""
+        share = self.linked / max(1, self.linked + self.others)
+        return min(_HARVEST_MOST, max(_HARVEST_LEAST, share))
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ from stillweb.collections.warc.frames import is_socket_url
 from stillweb.coverage.causes import Obstacles, causes_of, closable_rate
 from stillweb.coverage.fill import FillOptions, FillReport, fill
 from stillweb.coverage.measure import CoverageOptions, CoverageResult, OnWalk, measure_coverage
-from stillweb.coverage.rounds import Round, UntilReport, why_over
+from stillweb.coverage.rounds import HarvestShare, Round, UntilReport, why_over
 from stillweb.coverage.times import (
     ShownTimes,
     TimedPages,
@@ -66,7 +66,6 @@ from stillweb.urls import host_of
 
 _SEEDS_APART = 10_000  # between the seeds of two measurements
 _ERRANDS = 150  # misses that one round amends, the most frequent first
-_HARVEST_LEAST, _HARVEST_MOST = 0.25, 0.6  # shares of a pass
 _AMEND_LEFT = 0.4  # share of what is left of a pass after the harvest
 _FOLLOW = 0.4  # share of what is left of a pass after the filling walks, for the harvest of what they found
 _FILL_AND_WRITE = 4.0  # starts that a pass has to last for after its harvest to fill and then to send writes
@@ -246,18 +245,19 @@ class _Loop:
         misses, walked = result.misses(), sum(1 for _ in result.steps())
         searches: list[Missed] = []
         self._own_text.add(misses)
-        linked = sum(_is_linked(each) * each.count for each in misses) / _total(misses)
+        share = HarvestShare()
+        share.add(sum(_is_linked(each) * each.count for each in misses), sum(each.count for each in misses))
         if self._to_record <= self._least:  # a replay takes longer to start; plain HTTP needs none
             self._pass_end = monotonic() + max(_LEAST, self._to_record)
             writes = not self._options.read_only
             recorded["harvest"] += await self._harvest(misses, walked, 1.0, writes=writes)
         while self._to_record > self._least:
             self._pass_end = monotonic() + self._budget()
-            added = Counter(harvest=await self._harvest([*misses, *searches], walked, _within(linked)))
+            added = Counter(harvest=await self._harvest([*misses, *searches], walked, share.of_pass))
             found = await self._record_misses(misses, added)
             recorded += added
             self._own_text.add(found.misses)
-            linked = found.documents / max(1, found.exchanges)
+            share.add(found.documents, found.exchanges)
             # Filling walks prefer unused controls. They show which searches are sent, and not how often.
             misses, walked = found.misses, 0
             searches += found.searches
@@ -560,10 +560,6 @@ class _Loop:
 
 def _key_of(miss: Missed) -> tuple[str, str, str]:
     return miss.method, miss.url, miss.body_digest
-
-
-def _within(share: float) -> float:
-    return min(_HARVEST_MOST, max(_HARVEST_LEAST, share))
 
 
 def needs_walks(miss: Missed) -> bool:
