@@ -40,6 +40,9 @@ class Registry:
     def entry(self, row: int) -> Entry:
         return self.entries[row]
 
+    def rows_of(self, url: str) -> list[int]:
+        return [row for row, each in enumerate(self.entries) if each.url == url]
+
     def methods_of(self, url: str) -> set[str]:
         return {each.method for each in self.entries if each.url == url}
 

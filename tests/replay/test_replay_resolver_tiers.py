@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from resolver_shelf import POLICY, SITE, Registry, Visit, answer_to, asked, entry
 
+from stillweb.matching.captures import Entry
 from stillweb.matching.noise import default_noise
 from stillweb.matching.resolver import Policy, SessionState, resolve
 from stillweb.matching.rules import Rules
@@ -167,6 +168,39 @@ def test_nothing_else_is_alike(request_: Request) -> None:
 def test_a_mutation_is_like_another_with_the_same_body() -> None:
     posted = entry("POST", CURSOR + "a", body=b'{"n":1}')
     assert ruled(asked("POST", CURSOR + "b", b'{"n": 1}'), posted, fuzzy=0).tier == Tier.FUZZY
+
+
+# A method that a URL does not allow.
+
+REFUSED = entry("POST", PAGE_OF_FORM := f"{SITE}/login.html", status=405, body=b'{"user":"a"}')
+
+
+def test_a_refused_method_is_refused_whatever_the_body() -> None:
+    match = ruled(asked("POST", PAGE_OF_FORM, b'{"user":"own text"}'), REFUSED)
+    assert (match.tier, match.entry, match.stable) == (Tier.NORMALISED, 0, True)
+    assert "not allowed" in match.reason
+
+
+@pytest.mark.parametrize(
+    ("request_", "other"),
+    [
+        (asked("PUT", PAGE_OF_FORM, b"1"), []),
+        (asked("POST", f"{PAGE_OF_FORM}?step=2", b"1"), []),
+        (asked("POST", PAGE_OF_FORM, b"1"), [entry("POST", PAGE_OF_FORM, body=b"2", order=1)]),
+        (
+            asked("POST", PAGE_OF_FORM, b"1"),
+            [entry("POST", PAGE_OF_FORM, status=405, answer=b"other", order=1)],
+        ),
+        (asked("POST", PAGE_OF_FORM, b"1", Authorization="Bearer x"), []),
+    ],
+)
+def test_what_a_refused_method_does_not_show_is_a_miss(request_: Request, other: list[Entry]) -> None:
+    assert ruled(request_, REFUSED, *other).tier == Tier.MISS
+
+
+def test_another_refusal_shows_nothing_about_other_bodies() -> None:
+    denied = entry("POST", PAGE_OF_FORM, status=403, body=b"2")
+    assert ruled(asked("POST", PAGE_OF_FORM, b"1"), denied).tier == Tier.MISS
 
 
 @given(st.text(max_size=8), st.text(max_size=8), st.floats(0, 1))

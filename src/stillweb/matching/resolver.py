@@ -6,9 +6,9 @@ allows it. docs/explanation/matching.md documents the tiers.
 
 Order: CORS preflights are synthetic; then the exact key (a HEAD takes the GET's response); then the other
 scheme, since browsers upgrade http; then the request without its volatile parts; then the request by the
-distances of its times from the page's present (`pagetimes`), if that is known; then noise; then, only if
-enabled, a write of the same fields (`on_write`) and the most similar request (`fuzzy`); then a miss.
-`captures` decides which captures of a key may answer.
+distances of its times from the page's present (`pagetimes`), if that is known; then noise; then the refusal
+of a method that the URL does not allow (405); then, only if enabled, a write of the same fields (`on_write`)
+and the most similar request (`fuzzy`); then a miss. `captures` decides which captures of a key may answer.
 
 Among several captures the session's history decides (docs/decisions/0006-epochs-not-counters.md). A read
 takes the latest capture in step with the mutations that this session repeated (its *epoch*). A reload without
@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Annotated, Literal, Protocol
 
 from stillweb.matching.captures import Candidate, Entry, of_visit, same_answer, usable
@@ -50,6 +51,9 @@ class Index(Protocol):
 
     def entry(self, row: int) -> Entry:
         """Return the answer in a row."""
+
+    def rows_of(self, url: str) -> Sequence[int]:
+        """Return the rows of a URL under any scheme and method."""
 
     def methods_of(self, url: str) -> Collection[str]:
         """Return the methods with which a URL was recorded."""
@@ -298,6 +302,8 @@ def _unrecorded(request: Request, index: Index, state: SessionState, policy: Pol
     """Return the match of a request whose keys have no rows."""
     if why := policy.noise.why(request.url) or _report(request) or closing(request):
         return Match(Tier.NOISE, reason=why, stable=True)
+    if (refusal := _not_allowed(request, index, policy)) is not None:
+        return refusal
     reason = refused or index.explain(request.method, request.url)
     if policy.unrecorded.on_write == "accept" and request.method in MUTATIONS:
         accepted = _accepted(request, index, state, policy)
@@ -313,6 +319,24 @@ def _unrecorded(request: Request, index: Index, state: SessionState, policy: Pol
         return Match(Tier.MISS, reason=f"{reason}; {short}", stable=True)
     lookup = _Lookup(b"", Tier.FUZZY, f"scores {like.score:.2f} with {like.url}{like.why}")
     return _choose(like.candidates, state, lookup, counted=policy.rules.polls(request.url))
+
+
+def _not_allowed(request: Request, index: Index, policy: Policy) -> Match | None:
+    """Return the recorded refusal of the request's method; None without one.
+
+    A 405 states that the URL does not support the method (RFC 9110 §15.5.6), so no other body is accepted and
+    nothing changes. All recordings of URL and method must agree.
+    """
+    if request.method not in MUTATIONS or request.method not in index.methods_of(request.url):
+        return None
+    rows = [row for row in index.rows_of(request.url) if index.entry(row).method == request.method]
+    if any(index.entry(row).status != HTTPStatus.METHOD_NOT_ALLOWED for row in rows):
+        return None
+    candidates, _ = usable(request, rows, index, lambda name: not policy.rules.ignores(request, name))
+    if not candidates or not same_answer(candidates):
+        return None
+    note = f"{request.method} is not allowed here, whatever its body"
+    return _matched(candidates[0], _Lookup(b"", Tier.NORMALISED, note), stable=True)
 
 
 def _accepted(request: Request, index: Index, state: SessionState, policy: Policy) -> Match | None:
