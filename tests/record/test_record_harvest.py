@@ -53,7 +53,7 @@ from stillweb.record.explore.values import Values
 from stillweb.record.explore.walks import record_walks
 from stillweb.record.forms.plan import plan_forms
 from stillweb.record.harvest.connections import TooLarge
-from stillweb.record.harvest.fetch import PageFetcher, recorded_posts, recorded_requests
+from stillweb.record.harvest.fetch import PageFetcher, recorded_data, recorded_posts, recorded_requests
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
 from stillweb.record.harvest.harvest import STATE_FILE, harvest
 from stillweb.record.harvest.keeper import LoginKeeper
@@ -724,6 +724,26 @@ def test_recorded_requests_are_those_of_scripts_by_kind(tmp_path: Path):
     )
     ((_, at),) = word_templates([*found.values()][:2], {"tea", "lamp"}, named=True)
     assert at == 0
+
+
+def test_answers_to_links_are_not_all_read_for_the_data_of_scripts(tmp_path: Path, monkeypatch) -> None:
+    collection = Collection.create(tmp_path, "site")
+    paths = [(f"rows/{number:03d}", "document") for number in range(120)] + [("zoo", "empty")]
+    with CollectionWriter(collection) as writer:
+        for path, kind in paths:
+            answer = Response(200, headers=(("Content-Type", "application/json"),), raw_body=b"[1]")
+            request = Request("GET", HOME + path, (("Sec-Fetch-Dest", kind),))
+            writer.write(Exchange(request, answer, "20260101000000"))
+    read = []
+    for name in ("read_request", "read_capture"):
+        original = getattr(Collection, name)
+        monkeypatch.setattr(
+            Collection,
+            name,
+            lambda self, capture, original=original: read.append(capture) or original(self, capture),
+        )
+    found = [(each.url, content) for each, content in recorded_data(collection, unsafe=False)]
+    assert (found, len(read) < 60) == ([(f"{HOME}zoo", [1])], True)
 
 
 # --- over the wire ---------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from stillweb.record.crawl.fetch import tls_context
 from stillweb.record.crawl.scope import page_link
 from stillweb.record.harvest.connections import BrokenResponse, ConnectionPool
 from stillweb.record.harvest.keeper import LoginKeeper
-from stillweb.record.harvest.misses import PlainRequest, is_plain_post
+from stillweb.record.harvest.misses import PlainRequest, is_plain_post, path_form
 from stillweb.record.login.run import log_in_separately
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
@@ -51,6 +51,9 @@ _BROKEN = 3  # pages with a server error that lasts, without one that passes, af
 _ATTEMPTS_OF_BROKEN = 2  # is the number of attempts, and other pages do not wait for them
 _STRANGERS = (401, 403, 419)
 _OF_ONE_TYPE = 20  # requests of one media type that are read for their fields
+_LINKED = (
+    50  # captures of one form of path that no script requested, after which the others are taken for such
+)
 _DATA = 2_000  # answers of scripts that are read for the entries of lists
 _WAIT = 60.0  # longest Retry-After that is waited for, in seconds
 _NOT_SENT = HOP_BY_HOP | {
@@ -123,6 +126,7 @@ def recorded_data(
         is_plain: returns whether a POST may be.
     """
     seen: set[str] = set()
+    others: Counter[str] = Counter()  # by form of path: captures in a row that no script requested
     for capture in collection.captures():
         methods = ("GET", "POST") if unsafe else ("GET",)
         if capture.method not in methods or capture.status != HTTPStatus.OK or capture.request_offset < 0:
@@ -130,13 +134,20 @@ def recorded_data(
         is_json = capture.mime.endswith("json")
         if not (is_json or capture.mime.endswith(("/plain", "markdown", "xml"))) or len(seen) >= _DATA:
             continue
-        exchange = collection.read_capture(capture)
-        found = _of_script(exchange.request, is_plain)
-        if found is None or found.key in seen or is_live(found.url):
+        form = path_form(urlsplit(capture.url).path, "{}")
+        if others[form] >= _LINKED:
+            continue
+        found = _of_script(collection.read_request(capture), is_plain)
+        if found is None:
+            others[form] += 1
+            continue
+        others[form] = 0
+        if found.key in seen or is_live(found.url):
             continue
         seen.add(found.key)
         with suppress(ValueError, LimitExceeded):
-            yield found, load_json(decoded_body(exchange.response) or b"") if is_json else None
+            body = decoded_body(collection.read_capture(capture).response) or b"" if is_json else b""
+            yield found, load_json(body) if is_json else None
 
 
 def recorded_requests(collection: Collection) -> Iterator[PlainRequest]:
