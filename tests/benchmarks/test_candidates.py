@@ -423,6 +423,20 @@ def test_a_heading_comes_right_after_another_one_only_without_one_between(betwee
     ]
 
 
+@pytest.mark.parametrize(
+    ("first", "found"),
+    [
+        ("<h3>Sales plan</h3><h3>Tasks due</h3>", [("Sales plan", "Tasks due"), ("Visitors", "Calendar")]),
+        ("<h3>Tasks due</h3>", [("Tasks due", "Visitors"), ("Visitors", "Calendar")]),
+    ],
+)
+def test_the_first_heading_of_another_column_does_not_come_right_after_the_last_of_one(first, found):
+    columns = f"<div>{first}</div><div><h3>Visitors</h3><h3>Calendar</h3></div>"
+    page = read_page("https://s.test/a", f"<body><h1>Overview</h1><main>{columns}</main></body>")
+    candidates = report_sections(SiteFacts(SiteMap({page.url: page}), 7))
+    assert [(each.slots[1], each.answer) for each in candidates] == found
+
+
 def test_a_link_to_the_page_itself_is_not_followed():
     link = '<a href="/1?view=b">{}</a>'
     pages = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -179,6 +179,7 @@ class SitePage:
     Attributes:
         subject: what the page is about: its only main heading, or its title.
         headings: (level, text) in order; `ENTRY` is the level of names of other pages in a list.
+        parted: numbers of the headings after a block with several, beside which the page may show them.
         content: digest of the text; pages with the same text are one page with several URLs.
     """
 
@@ -186,6 +187,7 @@ class SitePage:
     title: str
     subject: str
     headings: tuple[tuple[int, str], ...] = ()
+    parted: frozenset[int] = frozenset()
     links: tuple[SiteLink, ...] = ()
     facts: tuple[SiteFact, ...] = ()
     tables: tuple[SiteTable, ...] = ()
@@ -215,7 +217,8 @@ def read_page(url: str, html: str) -> SitePage:
         if _HIDDEN_STYLE.search(_attribute(node, "style")):
             node.decompose()
     title = _text(tree.css_first("title"))
-    headings = tuple(_headings(tree, url))
+    nodes = [node for node in tree.css("h1, h2, h3, h4, h5, h6") if _heading(node)]
+    headings = tuple(_headings(nodes, url))
     main = [text for level, text in headings if level == 1]
     subject = main[0] if len(main) == 1 else title
     tables = tuple(_tables(tree, url, subject))
@@ -227,6 +230,7 @@ def read_page(url: str, html: str) -> SitePage:
         title=title,
         subject=subject,
         headings=headings,
+        parted=frozenset(_parted(nodes)),
         links=tuple(_links(tree, url)),
         facts=tuple(dict.fromkeys(facts)),
         tables=tables,
@@ -254,11 +258,24 @@ def _joined(base: str, reference: str) -> str:
         return ""
 
 
-def _headings(tree: LexborHTMLParser, base: str) -> Iterator[tuple[int, str]]:
-    for node in tree.css("h1, h2, h3, h4, h5, h6"):
-        if text := _heading(node):
-            level = int(str(node.tag)[1])
-            yield (ENTRY if level > 1 and _is_entry(node, base) else level), text
+def _headings(nodes: Sequence[Any], base: str) -> Iterator[tuple[int, str]]:
+    for node in nodes:
+        level = int(str(node.tag)[1])
+        yield (ENTRY if level > 1 and _is_entry(node, base) else level), _heading(node)
+
+
+def _parted(nodes: Sequence[Any]) -> Iterator[int]:
+    """Yield the numbers of headings outside of a block that has the heading before and another one."""
+    around = [[each.mem_id for each in _ancestors(node)] for node in nodes]
+    counts = Counter(block for blocks in around for block in blocks)
+    for number, (before, after) in enumerate(zip(around, around[1:], strict=False), 1):
+        if any(counts[block] > 1 for block in before if block not in after):
+            yield number
+
+
+def _ancestors(node: Any) -> Iterator[Any]:
+    while (node := node.parent) is not None:
+        yield node
 
 
 def _is_entry(heading: Any, base: str) -> bool:

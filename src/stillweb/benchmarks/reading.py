@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
+from itertools import pairwise
 
 from stillweb.benchmarks.candidates import (
     NOT_FOUND,
@@ -109,7 +110,9 @@ def report_sections(facts: SiteFacts) -> Iterator[TaskCandidate]:
 
 def _next_sections(facts: SiteFacts, page: SitePage) -> Iterator[TaskCandidate]:
     texts = Counter(fold(text) for _, text in page.headings)
-    for (level, text), (after, answer) in zip(page.headings, page.headings[1:], strict=False):
+    for number, ((level, text), (after, answer)) in enumerate(pairwise(page.headings), 1):
+        if number in page.parted:
+            continue  # possibly beside the heading before it, in another column
         single = texts[fold(text)] == 1 == texts[fold(answer)]
         single = single and facts.headings[fold(text)] == 1 == facts.headings[fold(answer)]
         if level != after or level not in (2, 3) or not single or not is_value(answer):
