@@ -236,13 +236,13 @@ async def _prove_all(
             return
         async with asyncio.TaskGroup() as group:
             proving = [group.create_task(prover.prove(plan)) for plan in wave]
-        for plan, proved in zip(wave, proving, strict=True):
-            proof = proved.result()
-            if (other := planner.after(plan, proof.failed, proof.hidden)) is not None:
-                again.append(other)
-            else:
-                _note(made, plan, proof)
-        on_progress(made)
+            for plan, proved in zip(wave, proving, strict=True):
+                proof = await proved
+                if (other := planner.after(plan, proof.failed, proof.hidden)) is not None:
+                    again.append(other)
+                else:
+                    _note(made, plan, proof)
+                on_progress(made)
 
 
 def _next(plans: Iterator[TaskPlan], count: int) -> list[TaskPlan]:
