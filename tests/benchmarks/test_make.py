@@ -129,6 +129,8 @@ async def test_tasks_are_made_and_audited(shop, ca, tmp_path):
         counts: list[int] = []
         made = await make_tasks(shop, client, OPTIONS, lambda so_far: counts.append(len(so_far.made)))
         assert {*range(10)} <= {*counts}  # not one step for a whole wave of candidates
+        with pytest.raises(UsageError, match="no page of shop makes a task of the families game"):
+            await make_tasks(shop, client, replace(OPTIONS, families=("game",)))
         text = yaml.safe_dump(native_file(made.tasks), sort_keys=False, allow_unicode=True)
         tasks = native_tasks(text, source="made")
         assert len(tasks) == 9

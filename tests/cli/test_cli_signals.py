@@ -8,6 +8,9 @@ import sys
 
 import pytest
 
+from stillweb.cli.console import until_signal
+from stillweb.errors import InfraError
+
 PROGRAM = """
 import asyncio
 from stillweb.cli.console import until_signal
@@ -70,3 +73,22 @@ async def test_the_deadline_is_for_code_that_blocks_the_loop(blocked):
     program.send_signal(signal.SIGTERM)
     _, errors = await program.communicate()
     assert (program.returncode, b"Timeout" in errors) == (blocked, blocked)
+
+
+async def _in_group(*coroutines):
+    async with asyncio.TaskGroup() as group:
+        for each in coroutines:
+            group.create_task(each)
+
+
+async def _fail(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("other", "raised"),
+    [(InfraError("proxy ended"), InfraError), (ZeroDivisionError("a fault of the program"), ExceptionGroup)],
+)
+def test_a_task_group_that_fails_by_known_errors_only_raises_the_first(other, raised):
+    with pytest.raises(raised):
+        until_signal(_in_group(_in_group(_fail(InfraError("browser ended")), _fail(other))))

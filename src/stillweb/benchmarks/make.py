@@ -211,6 +211,12 @@ async def make_tasks(
         await _prove_all(prover, planner, plans, made, on_progress)
         while _drop_surplus(made):
             await _prove_all(prover, planner, plans, made, on_progress)
+    if not made.tried:
+        raise UsageError(
+            f"no page of {collection.name} makes a task of the families {', '.join(options.families)} "
+            f"({made.pages} pages read)",
+            hint="tasks need links between pages, headings, tables, labelled values or forms: record more",
+        )
     made.seconds = clock.perf() - began
     return made
 

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
+from stillweb.errors import StillwebError
 from stillweb.text import printable
 
 if TYPE_CHECKING:
@@ -175,6 +176,7 @@ def until_signal(main: Coroutine[Any, Any, T]) -> T:
 
     Raises:
         Abort: if it was cancelled; the command line then ends with status 130.
+        StillwebError, OSError: the first one of a task group that failed by such errors only.
     """
 
     async def under_signals() -> T:
@@ -195,3 +197,10 @@ def until_signal(main: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(under_signals())
     except asyncio.CancelledError:
         raise click.Abort from None
+    except BaseExceptionGroup as group:
+        if group.split((StillwebError, OSError))[1]:
+            raise
+        first: BaseException = group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from group
