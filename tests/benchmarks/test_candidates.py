@@ -188,6 +188,36 @@ def test_the_value_that_most_subjects_have_is_not_asked_for(values, asked):
     assert {each.slots[0] for each in found} == asked
 
 
+def test_a_row_of_totals_is_no_row_to_compare():
+    rows = {"Phones": "3", "Printers": "9", "Lamps": "4"}
+
+    def found(rows):
+        cells = "".join(f"<tr><td>{name}</td><td>{count}</td></tr>" for name, count in rows.items())
+        table = f"<table><tr><th>Queue</th><th>Resolved</th></tr>{cells}</table>"
+        page = read_page("https://s.test/a", f"<body><h1>Queue by status</h1>{table}</body>")
+        return list(compare_rows(SiteFacts(SiteMap({page.url: page}), 7)))
+
+    assert found(rows)
+    assert not found(rows | {"Total": "16"})
+
+
+def test_a_form_for_reviews_gets_titles_of_reviews():
+    fields = '<input name="title" aria-label="Title"><textarea name="body" aria-label="Body"></textarea>'
+    form = f'<form action="/reviews/add" method="post">{fields}<button>Save review</button></form>'
+    page = read_page("https://s.test/e", f"<body><h1>Blue lamp</h1>{form}</body>")
+    for candidate in send_forms(SiteFacts(SiteMap({page.url: page}), 7)):
+        assert not re.search(r"“(Question|Request|Order)”", candidate.goal)
+
+
+def test_a_link_beside_every_name_is_not_asked_for_of_an_invented_page():
+    def page(name: str) -> SitePage:
+        rows = "<tr><th>Groups</th><td>Add</td></tr><tr><th>Users</th><td>Add</td></tr>"
+        return read_page(f"https://s.test/{name[:3]}", f"<body><h1>{name}</h1><table>{rows}</table></body>")
+
+    pages = [page("Select user"), page("Change group")]
+    assert not list(impossible(SiteFacts(SiteMap({each.url: each for each in pages}), 7)))
+
+
 def test_a_column_of_buttons_is_not_asked_for():
     rows = "".join(f"<tr><td>{name}</td><td>Edit</td></tr>" for name in ("Anna", "Beat"))
     table = f"<table><tr><th>Name</th><th>Actions</th></tr>{rows}</table>"

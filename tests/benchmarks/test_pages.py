@@ -110,6 +110,18 @@ def test_headings_name_sections_and_not_the_entries_of_a_list_of_pages():
     assert [text for level, text in page.headings if level == ENTRY] == ["A post", "A lamp"]
 
 
+def test_a_zero_width_space_is_no_part_of_a_heading():
+    page = read('<h1>Schema <a href="#schema">&#8203;</a></h1>')
+    assert page.headings == ((1, "Schema"),)
+
+
+def test_the_options_of_a_field_are_no_value():
+    field = "<select><option>Open</option><option>Closed</option></select>"
+    listed = f"<dl><dt>Status</dt><dd>{field}</dd><dt>Owner</dt><dd>Ann</dd></dl>"
+    page = read(f"<h1>Fault</h1>{listed}<table><tr><th>State</th><td>{field}</td></tr></table>")
+    assert [(each.attribute, each.value) for each in page.facts] == [("Owner", "Ann")]
+
+
 def test_small_print_is_no_part_of_a_heading():
     page = read("<h1>Invoice <small>#0071</small></h1><h2><small>In small</small></h2>")
     assert [text for _, text in page.headings] == ["Invoice", "In small"]

@@ -57,7 +57,9 @@ _REVIEWS = (
     "Good quality, but the colour is paler than expected",
     "I use it daily",
 )
-_TITLES = ("Very happy with it", "Good value", "Better than expected", "Would buy it again")
+_REVIEW_TITLES = ("Very happy with it", "Good value", "Better than expected", "Would buy it again")
+_TEXT_TITLES = ("Question", "Request", "Order")
+_NOTE_TITLES = ("Summary", "Checklist", "Open points")
 _REVIEW = re.compile(r"review|rating|feedback", re.IGNORECASE)
 _CITIES = ("Lisbon", "Toronto", "Helsinki", "Nairobi", "Melbourne", "Cracow")
 _ADD = re.compile(r"add to (?:my |your |the )?(\w+)", re.IGNORECASE)
@@ -95,10 +97,10 @@ def send_forms(facts: SiteFacts) -> Iterator[TaskCandidate]:
         rng = clock.seeded("tasks", facts.seed, page.url, form.action)
         for _ in range(3):
             person = rng.choice(_PEOPLE)
-            texts = _texts_for(page, form)
+            titles, texts = _texts_for(page, form)
             drawn = cycle(rng.sample(texts, len(texts)))
-            fillings = [_drawn(each, rng, person, drawn) for each in fields]
-            other = _other(fields[-1], rng, drawn, fillings[-1])
+            fillings = [_drawn(each, rng, person, drawn, titles) for each in fields]
+            other = _other(fields[-1], rng, drawn, titles, fillings[-1])
             yield _sent(page, form, fillings, other)
 
 
@@ -363,24 +365,29 @@ def _fillable(form: SiteForm) -> list[SiteControl]:
     return (must + [each for each in fields if not each.required])[: max(_MOST_FIELDS, len(must))]
 
 
-def _texts_for(page: SitePage, form: SiteForm) -> Sequence[str]:
-    """Return texts that suit a form, by the words of its button, its URL and its page."""
+def _texts_for(page: SitePage, form: SiteForm) -> tuple[Sequence[str], Sequence[str]]:
+    """Return titles and texts that suit a form, by the words of its button, its URL and its page."""
     words = f"{form.button.label if form.button else ''} {form.action}"
     if _REVIEW.search(words):
-        return _REVIEWS
-    return _TEXTS if _CORRESPONDENCE.search(f"{words} {page.subject}") else _NOTES
+        return _REVIEW_TITLES, _REVIEWS
+    correspondence = _CORRESPONDENCE.search(f"{words} {page.subject}")
+    return (_TEXT_TITLES, _TEXTS) if correspondence else (_NOTE_TITLES, _NOTES)
 
 
-def _other(control: SiteControl, rng: Any, texts: Iterator[str], unlike: _Filling) -> _Filling:
+def _other(
+    control: SiteControl, rng: Any, texts: Iterator[str], titles: Sequence[str], unlike: _Filling
+) -> _Filling:
     """Return a control with another value."""
     for _ in range(20):
-        filling = _drawn(control, rng, rng.choice(_PEOPLE), texts)
+        filling = _drawn(control, rng, rng.choice(_PEOPLE), texts, titles)
         if filling.sent != unlike.sent:
             break
     return filling
 
 
-def _drawn(control: SiteControl, rng: Any, person: str, texts: Iterator[str]) -> _Filling:
+def _drawn(
+    control: SiteControl, rng: Any, person: str, texts: Iterator[str], titles: Sequence[str]
+) -> _Filling:
     """Return a control with a value that suits its label; names and addresses are those of one person."""
     named = f"{control.name} {control.label}".lower()
     if control.kind == "select":
@@ -404,7 +411,7 @@ def _drawn(control: SiteControl, rng: Any, person: str, texts: Iterator[str]) ->
     elif re.search(r"name|user|author", named):
         text = person
     elif re.search(r"title|subject|headline", named):
-        text = rng.choice(_TITLES if _REVIEW.search(control.name) else ("Question", "Request", "Order"))
+        text = rng.choice(titles)
     else:
         text = next(texts)
     return _Filling(control, text, text)

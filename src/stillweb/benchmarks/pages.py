@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PRICE = re.compile(r"(?P<before>[£$€])\s?(?P<number>\d[\d,]*(?:\.\d\d)?)|(?P<after>\d[\d.]*,\d\d)\s?€")
 _INVISIBLE = "script, style, noscript, template, [hidden], [aria-hidden=true], svg, head > *:not(title)"
 _HIDDEN_STYLE = re.compile(r"display:\s*none|visibility:\s*hidden")
-_PERMALINK = re.compile(r"[¶🔗\ue000-\uf8ff]+|(?<!\S)[#§]+(?!\S)|[#§]+$")
+_PERMALINK = re.compile(r"[¶🔗\ue000-\uf8ff\u200b\ufeff]+|(?<!\S)[#§]+(?!\S)|[#§]+$")
 _SECTION_MARK = re.compile(r"\s*\[([^\[\]]{1,30})\]$")  # "[edit]" after a heading
 _CARDS = "article, li, tr, [class*=product], [class*=card], [class*=item]"
 _NOWHERE = re.compile(r"#|javascript:|$", re.IGNORECASE)
@@ -41,6 +41,7 @@ _ROLES = {
     "checkbox": "checkbox",
     "radio": "radio",
 }
+_INPUTS = "input, select, textarea, button"
 _NEXT = re.compile(r"next( page)?\W*", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _SORT_MARKS = " ▲▼△▽↑↓⇅↕"  # of the column that a table is sorted by
@@ -392,13 +393,15 @@ def _pairs(tree: LexborHTMLParser, subject: str) -> Iterator[SiteFact]:
     """Yield the facts of two-column tables with row headers, of definition lists, and of "Label: value"."""
     for row in tree.css("tr"):
         cells = [node for node in row.iter() if node.tag in ("td", "th")]
-        if [cell.tag for cell in cells] == ["th", "td"] and _label(_text(cells[0])):
+        named = [cell.tag for cell in cells] == ["th", "td"] and _label(_text(cells[0]))
+        if named and not cells[1].css_first(_INPUTS):
             yield SiteFact(subject, _label(_text(cells[0])), _text(cells[1]), "pair")
     for listed in tree.css("dl"):
         parts = [node for node in listed.iter() if node.tag in ("dt", "dd")]
         for term, value, after in zip(parts, parts[1:], [*parts[2:], None], strict=False):
             single = after is None or after.tag == "dt"
-            if (term.tag, value.tag) == ("dt", "dd") and single and _label(_text(term)):
+            named = (term.tag, value.tag) == ("dt", "dd") and single and _label(_text(term))
+            if named and not value.css_first(_INPUTS):
                 yield SiteFact(subject, _label(_text(term)), _text(value), "pair")
     for node in tree.css("div, p, li, span, td"):
         if labelled := _labelled(node):
@@ -411,7 +414,7 @@ def _labelled(node: Any) -> tuple[str, str] | None:
     if not 1 <= len(children) <= 2 or children[0].tag == "a" or any(children[0].iter()):
         return None
     label = _label(_text(children[0]))
-    if not 0 < len(label) <= _LONGEST_LABEL or node.css_first("input, select, textarea, button"):
+    if not 0 < len(label) <= _LONGEST_LABEL or node.css_first(_INPUTS):
         return None
     match = re.fullmatch(rf"{re.escape(label)}\s?:\s*(.+)", _text(node))
     return (label, match[1]) if match else None

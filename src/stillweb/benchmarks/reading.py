@@ -32,6 +32,7 @@ from stillweb.env.tasks.evaluators import AnswerEvaluator, UrlEvaluator
 
 _NOT_SAID = f"Answer “{NOT_FOUND}” if the site does not say."
 _PERSON = r"\b(author|editor|maintainer|owner|director|artist|writer|manager|speaker|translator)s?$"
+_SUMMARY = re.compile(r"(?:sub|grand )?totals?\b|(?:sum|average|mean|overall|all)$", re.IGNORECASE)
 _YEAR = re.compile(r"1[5-9]\d\d|20\d\d")
 _INVENTED = 6  # words of a subject from which another one is invented
 
@@ -225,7 +226,7 @@ def compare_rows(facts: SiteFacts) -> Iterator[TaskCandidate]:
         if table.key is None or not is_attribute(table.columns[table.key]):
             continue
         keys = [row[table.key] for row in table.rows]
-        if len(keys) < 3 or not all(is_value(key) for key in keys):
+        if len(keys) < 3 or not all(is_value(key) and not _SUMMARY.match(key) for key in keys):
             continue
         numeric = [
             (column, [_number(row[index]) for row in table.rows])
@@ -482,6 +483,7 @@ def impossible(facts: SiteFacts) -> Iterator[TaskCandidate]:
             and _is_short_name(fact.subject)
             and is_attribute(fact.attribute)
             and facts.is_clear(fact)
+            and not facts.is_guessed(fact)
         ):
             table = fact.context if fact.shape == "cell" else ""
             alike[fact.shape, fold(fact.attribute), table].append((page, fact))
