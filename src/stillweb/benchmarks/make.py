@@ -192,7 +192,7 @@ async def make_tasks(
         games: list[TaskPlan] = []
         judging = game_tasks(collection.name, site.pages)
         if "game" in options.families:
-            async for plan in game_plans(envs[0], judging, options.seed, options.test_share):
+            async for plan in game_plans(envs, judging, options.seed, options.test_share):
                 games.append(plan)
                 if len(games) >= options.n:
                     break
@@ -233,6 +233,13 @@ async def _prove_all(
     on_progress: Callable[[MadeTasks], None],
 ) -> None:
     options = made.options
+    # Few at a time, so that the first ones end early; two for each episode, as those that share one wait.
+    slots = asyncio.Semaphore(2 * options.jobs)
+
+    async def prove(plan: TaskPlan) -> ProofResult:
+        async with slots:
+            return await prover.prove(plan)
+
     again: list[TaskPlan] = []
     while len(made.made) < options.n:
         count = min(options.n - len(made.made), _WAVE)
@@ -241,7 +248,7 @@ async def _prove_all(
         if not wave:
             return
         async with asyncio.TaskGroup() as group:
-            proving = [group.create_task(prover.prove(plan)) for plan in wave]
+            proving = [group.create_task(prove(plan)) for plan in wave]
             for plan, proved in zip(wave, proving, strict=True):
                 proof = await proved
                 if (other := planner.after(plan, proof.failed, proof.hidden)) is not None:

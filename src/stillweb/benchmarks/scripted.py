@@ -165,9 +165,12 @@ def game_tasks(collection: str, urls: Iterable[str]) -> list[Task]:
 
 
 async def game_plans(
-    env: Env, tasks: Sequence[Task], seed: int, test_share: float
+    envs: Sequence[Env], tasks: Sequence[Task], seed: int, test_share: float
 ) -> AsyncIterator[TaskPlan]:
     """Yield plans of the tasks of `game_tasks`, page after page and then seed after seed.
+
+    Args:
+        envs: environments of the collection, one for each page that is opened at the same time.
 
     Raises:
         InfraError: if browser or proxy fail.
@@ -177,15 +180,23 @@ async def game_plans(
     split = {task.start_url: "test" if parts.random() < test_share else "train" for task in tasks}
     silent: set[str] = set()
     for number in range(_SEEDS):
-        for task in tasks:
-            if task.start_url in silent:
-                continue
-            played = replace(task, seed=1000 * (seed % 1000) + number, evaluation=_JUDGE)
-            plan = await _planned(env, played, split[task.start_url])
-            if plan is None:
-                silent.add(task.start_url)
-            else:
-                yield plan
+        todo = [
+            replace(task, seed=1000 * (seed % 1000) + number, evaluation=_JUDGE)
+            for task in tasks
+            if task.start_url not in silent
+        ]
+        for first in range(0, len(todo), len(envs)):
+            some = todo[first : first + len(envs)]
+            async with asyncio.TaskGroup() as group:
+                planning = [
+                    group.create_task(_planned(env, task, split[task.start_url]))
+                    for env, task in zip(envs, some, strict=False)
+                ]
+            for task, planned in zip(some, planning, strict=True):
+                if (plan := planned.result()) is None:
+                    silent.add(task.start_url)
+                else:
+                    yield plan
 
 
 async def _planned(env: Env, task: Task, part: str) -> TaskPlan | None:
