@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
@@ -269,7 +270,7 @@ def _parted(nodes: Sequence[Any]) -> Iterator[int]:
     """Yield the numbers of headings outside of a block that has the heading before and another one."""
     around = [[each.mem_id for each in _ancestors(node)] for node in nodes]
     counts = Counter(block for blocks in around for block in blocks)
-    for number, (before, after) in enumerate(zip(around, around[1:], strict=False), 1):
+    for number, (before, after) in enumerate(pairwise(around), 1):
         if any(counts[block] > 1 for block in before if block not in after):
             yield number
 
