@@ -129,6 +129,18 @@ def test_answers_of_a_form_do_not_change_which_words_it_gets(tmp_path: Path) -> 
     assert f"{HOME}find?id=0&q=amber" in {each.url for each in typed.requests()[:5]}
 
 
+def test_a_missed_search_of_one_page_makes_those_of_the_others_likelier_too(tmp_path: Path) -> None:
+    typed = typed_on_pages(tmp_path, _ON_PAGE)
+    typed._frontier.add(f"{HOME}link", "", 100.0)
+    assert typed.requests() == []
+    seen = Sighting("s", 1, page=HOME)
+    url = f"{HOME}find?id=0&q=olive"
+    missed = Missed("site", "e", "GET", url, seen, seen, (), "", 0, count=90, resource="document")
+    typed.add_requests([], [], [missed], 100)
+    own = [f"{HOME}find?id={number}&q={word}" for number, word in enumerate(WORDS.split()[:5])]
+    assert {each.url for each in typed.requests()[:5]} == set(own)
+
+
 # --- a search that the browser does ----------------------------------------------------------------
 
 

@@ -103,11 +103,24 @@ class TypedText:
         if not steps:
             return
         each = self._frontier.weight_waiting() / (links + _ONE)
+        fields: dict[tuple[str, str], float] = {}
         for place, count in counts.items():
             weight = each * count / self._unrecorded(place)
             if isinstance(place, WordTemplate):
                 self._measured[place.identity] = max(weight, self._measured.get(place.identity, 0.0))
-            self._raise(place, weight)
+                self._raise(place, weight)
+            else:
+                fields[place.identity] = fields.get(place.identity, 0.0) + weight
+        for identity, weight in fields.items():
+            self._raise_alike(identity, weight)
+
+    def _raise_alike(self, identity: tuple[str, str], weight: float) -> None:
+        """Let all fields of one target have a weight together: a form of each page is missed on few."""
+        alike = [place for place in self.places.fields() if place.identity == identity]
+        weights = [self._frontier.weight_of(place.source) for place in alike]
+        total = sum(weights)
+        for place, own in zip(alike, weights, strict=True):
+            self._raise(place, weight * own / total if total else weight / len(alike))
 
     def _count_fields(self, missed: Sequence[Missed]) -> tuple[Counter[_Place], int]:
         """Return how often a word of each field was missed, and the misses of other documents."""

@@ -259,9 +259,13 @@ class WordRequests:
         """Add a script's request."""
         self.places.setdefault(template, set())
 
+    def fields(self) -> list[WordField]:
+        """Return the text fields of forms."""
+        return [place for place in self.places if isinstance(place, WordField)]
+
     def forms(self) -> dict[HtmlForm, str]:
         """Return the forms, each with a page that has it."""
-        return {place.form: place.page for place in self.places if isinstance(place, WordField)}
+        return {place.form: place.page for place in self.fields()}
 
     def sent_by(self, url: str, count: int) -> WordField | None:
         """Return the field that a request's text was typed into, and count its button; None without one."""
