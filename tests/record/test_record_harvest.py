@@ -612,6 +612,14 @@ def test_the_other_entries_of_a_list_are_requested_as_some_of_them_were():
     assert entries({"api/other": {"id": 1, "is_on": True}}, *two) == []  # no list
 
 
+def test_pages_and_limits_are_no_entries_although_lists_have_such_numbers():
+    films = {"films": [{"id": number} for number in range(1, 40)]}
+    sizes = (asked("api/films?order=id&size=5&page=1"), asked("api/films?order=id&size=15&page=1"))
+    assert entries({"api/films": films}, *sizes) == []
+    chosen = (asked("api/seats?film=5&page=1"), asked("api/seats?film=15&page=1"))
+    assert len(entries({"api/films": films}, *chosen)) == 37
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [

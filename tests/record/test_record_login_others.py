@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from click.testing import CliRunner, Result
 from members import STEPS, TOKEN, Members, all_of
 
 from stillweb.cli import cli
+from stillweb.clock import new_id
 from stillweb.collections.layout import Collection
+from stillweb.collections.misses import Missed, Sighting
 from stillweb.errors import UsageError
 from stillweb.http.codec import decode
 from stillweb.model import header
@@ -96,3 +99,58 @@ def test_nothing_is_added_to_a_logged_in_recording_without_its_login(tmp_path: P
 
     state.write_text(json.dumps({"cookies": [], "origins": []}))  # wanted as a visitor
     assert recorded(tmp_path, ca, site, *amend, "--storage-state", str(state)).exit_code == 0
+
+
+APPLICATION = """<title>Stock</title><h1>Stock</h1><script>
+  async function ask(path) {
+    const headers = {Authorization: "Bearer " + localStorage.token};
+    return (await fetch(path, {headers})).json();
+  }
+  const shown = localStorage.token ? ask("/api/items").then(() => ask("/api/items/item-0a9f7c31d5")) : 0;
+</script>"""
+SIGN_IN = (
+    """<title>Sign in</title><button onclick="localStorage.token = '%s'; location = '/'">Enter</button>"""
+)
+
+
+def test_a_token_of_local_storage_is_sent_and_has_one_placeholder_in_all_recordings(
+    tmp_path: Path, ca, site
+) -> None:
+    issued: list[str] = []
+
+    def sign_in(asked):
+        issued.append(f"{new_id()}-{len(issued)}")
+        return site.reply(SIGN_IN % issued[-1])
+
+    def answer(asked):
+        valid = asked.headers.get("authorization", "").removeprefix("Bearer ") in issued
+        ids = ("item-0a9f7c31d5", "item-7be2290c4f", "item-c3d1a86e02")
+        content = [{"id": each} for each in ids] if asked.path == "/api/items" else {"path": asked.path}
+        body = json.dumps(content if valid else {"error": "token"}).encode()
+        return replace(site.reply("", status=200 if valid else 401), body=body, type="application/json")
+
+    site.page("/", APPLICATION)
+    site.answers |= {"/login": sign_in, "/api/items": answer}
+    site.answers |= {f"/api/items/item-{each}": answer for each in ("0a9f7c31d5", "7be2290c4f", "c3d1a86e02")}
+    steps, misses = tmp_path / "steps.yaml", tmp_path / "misses.jsonl"
+    steps.write_text(
+        f"steps:\n  - goto: {HOME}login\n  - click: button\n  - wait_for: {{selector: h1}}\n", "utf-8"
+    )
+    crawl = ("crawl", HOME, "-c", "site", "--limit", "1", "--behaviors", "none", "--login", str(steps))
+    assert recorded(tmp_path, ca, site, *crawl).exit_code == 0
+    seen = Sighting("s", 1, HOME, HOME)
+    miss = Missed("", "", "GET", f"{HOME}api/items/item-7be2290c4f", seen, seen, resource="empty")
+    misses.write_text(miss.to_line())
+    ran = recorded(tmp_path, ca, site, "amend", "site", "--misses", str(misses))
+    assert ran.exit_code == 0, ran.output
+    ran = recorded(tmp_path, ca, site, "harvest", "site")
+    assert ran.exit_code == 0, ran.output
+
+    collection = Collection.open(tmp_path, "site")
+    data = [each for each in collection.exchanges() if "/api/items/" in each.request.url]
+    assert {each.request.url[-10:] for each in data} == {"0a9f7c31d5", "7be2290c4f", "c3d1a86e02"}
+    assert {each.response.status for each in data} == {200}
+    shown = {each.request.url: header(each.request.headers, "authorization") for each in reversed(data)}
+    assert len(set(shown.values())) == 1  # those of the first visit; the recorded login has its own
+    assert len(issued) >= 3  # of the crawl, of amend and of the harvest
+    assert not any(each.encode() in all_of(collection) for each in issued)

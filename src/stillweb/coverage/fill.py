@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from itertools import islice
 from typing import Any
 
@@ -40,13 +41,13 @@ from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import (
     WITHOUT_PAGE,
     PageFetcher,
-    login_keeper,
     recorded_fields,
-    signed_in,
     visitor_fields,
 )
+from stillweb.record.harvest.keeper import SharedLogin
 from stillweb.record.harvest.misses import json_values, meaning_of
 from stillweb.record.harvest.opened import OpenedPosts, opened_posts
+from stillweb.record.harvest.signin import signed_in
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 from stillweb.record.recording import begin_addition
@@ -79,6 +80,7 @@ class FillOptions:
         level: determinism level, that of the measurements.
         avoid: controls and links that are left alone.
         login: None to ask the site without a login.
+        shared: its state, for the next stage.
         browsers: pool to walk on; None to start one.
     """
 
@@ -90,6 +92,7 @@ class FillOptions:
     level: str = "clock"
     avoid: AvoidRules = field(default_factory=AvoidRules.of)
     login: Login | None = None
+    shared: SharedLogin = field(default_factory=SharedLogin)
     browsers: BrowserPool | None = None
     record: RecordOptions = field(default_factory=RecordOptions)
 
@@ -145,10 +148,9 @@ async def fill(
     await asyncio.to_thread(ensure_sealed, collection)
     with locked(collection):
         begin_addition(collection)
-        cookies, record = await signed_in(collection, ca, options.login, options.record)
-        keeper = login_keeper(collection, ca, options.login, record, cookies)
-        fetcher = PageFetcher(record, recorded_fields(collection), cookies=cookies, keeper=keeper)
-        rules, secrets = read_rules(collection), secrets_of(collection, record.secrets)
+        visitor = await signed_in(collection, ca, options.login, options.record, options.shared)
+        fetcher = visitor.fetcher(recorded_fields(collection))
+        rules, secrets = read_rules(collection), secrets_of(collection, visitor.record.secrets)
         opened = await asyncio.to_thread(opened_posts, collection)
         with Pack.open(collection.pack) as pack:
             known = SealedIndex(pack, rules)
@@ -316,6 +318,8 @@ class _LiveSite:
         status = exchange.response.status
         if status in BUSY or (body is not None and status in WITHOUT_PAGE):
             return None
+        if status == HTTPStatus.UNAUTHORIZED and header(request.headers, "authorization"):
+            return None  # the recording has a placeholder, for which the login has no token
         self._note(request)
         if meaning_of(exchange.request.headers):
             self._writer.want(exchange.request)  # the document of the same URL is another answer

@@ -350,6 +350,7 @@ class _Loop:
             values=given.values,
             avoid=given.avoid,
             login=given.login,
+            shared=given.shared,
             record=given.record,
         )
 
@@ -421,6 +422,7 @@ class _Loop:
             level=self._options.measure.level,
             avoid=given.avoid,
             login=given.login,
+            shared=given.shared,
             browsers=self._options.measure.browsers,
             record=given.record,
         )

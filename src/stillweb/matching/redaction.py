@@ -116,6 +116,13 @@ class Placeholders:
         self._note(mac, drawn)
         return drawn
 
+    def hand_on(self, placeholder: str, secret: str) -> None:
+        """Let a secret that has replaced another one have the placeholder of that one."""
+        mac = self._mac(secret)
+        if mac not in self._by_mac:
+            self._by_mac[mac] = placeholder
+            self._note(mac, placeholder)
+
     def drew(self, text: str) -> bool:
         """Return True if a text is a placeholder itself, from a replay or an earlier run."""
         return text in self._taken

@@ -36,7 +36,7 @@ from stillweb.collections.versions import keep_version, versions
 from stillweb.errors import CollectionError, RecordError
 from stillweb.files import write_atomically
 from stillweb.matching.rules import Rule
-from stillweb.model import HTML_TYPES, Page, Request
+from stillweb.model import HTML_TYPES, Page, Request, destination
 from stillweb.options import Option
 from stillweb.polling import poll
 from stillweb.record.amend.origin import OriginPage, RequestSender, request_sender
@@ -58,6 +58,7 @@ from stillweb.record.explore.journal import ExplorationJournal, RecordedActions
 from stillweb.record.explore.links import open_links
 from stillweb.record.explore.options import ExplorationContext, ExploreOptions, ExploreReport
 from stillweb.record.explore.values import FormValues, Values
+from stillweb.record.login.renewed import LiveTokens, keep_placeholders
 from stillweb.record.login.run import LoginSession, log_in_separately
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions, ScopeKind
@@ -236,6 +237,7 @@ class AmendRun:
     notes: dict[str, int] = field(default_factory=dict)
     learned: tuple[Rule, ...] = ()
     opened: int = 0
+    tokens: LiveTokens = field(default_factory=LiveTokens)
 
     async def fetch(self, tasks: Sequence[FetchTask]) -> None:
         """Fetch the misses, those of a page together."""
@@ -244,14 +246,7 @@ class AmendRun:
             self.collection.write_manifest(replace(manifest, recorded_at=self.recorded_at))
         profile, pinning = pinning_of(begin(self.collection))
         options, left = self.options, len(tasks)
-        session, record = None, options.record
-        if options.login:
-            first = next((page.url for page in self.collection.page_list()), "")
-            login = replace(options.login, retries=options.retries)
-            session = await log_in_separately(
-                self.ca, login, (profile, pinning), first, record, executable=options.browser
-            )
-            record = record.knowing(session.secrets)
+        session, record = await self._log_in((profile, pinning))
         async with (
             recording_proxy(self.writer, self.ca, record) as recording,
             launch(spki=self.ca.spki_hashes(), executable=options.browser) as browser,
@@ -279,6 +274,21 @@ class AmendRun:
                         )
             finally:
                 self.notes = dict(recording.notes)
+
+    async def _log_in(self, pinned: tuple[Profile, Pinning]) -> tuple[LoginSession | None, RecordOptions]:
+        """Return the session of the login, None without one, and options that redact its secrets."""
+        options = self.options
+        if options.login is None:
+            return None, options.record
+        first = next((page.url for page in self.collection.page_list()), "")
+        login = replace(options.login, retries=options.retries)
+        session = await log_in_separately(
+            self.ca, login, pinned, first, options.record, executable=options.browser
+        )
+        renewed = keep_placeholders(self.collection, login, session.state)
+        self.tokens.renew(self.collection, session.state)
+        self.tokens.read(self.collection)
+        return session, options.record.knowing((*session.secrets, *renewed))
 
     def _link_options(self, session: LoginSession | None) -> ExploreOptions:
         options = self.options
@@ -383,6 +393,8 @@ class _MissFetcher:
             if name in self.run.writer.last or missed.url in self.recording.failed:
                 return ""
         referer = missed.first.referer or task.page
+        if destination(request.headers) in ("", "empty"):  # the misses have no tokens
+            request = replace(request, headers=(*self.run.tokens.live_for(request.url), *request.headers))
         return (await self.sender.send(request, origin.fields, referer, origin.context))[1]
 
     async def _visit(self, task: FetchTask) -> str:

@@ -464,7 +464,7 @@ async def _explore(
     for page in collection.page_list():
         known.add_page(page.url)
     manifest = begin_addition(collection)
-    options = await logged_in(ca, options, pinning_of(manifest), urls[0])
+    options = await logged_in(collection, ca, options, pinning_of(manifest), urls[0])
     started = monotonic()
     with CollectionWriter(collection) as writer, path.open("a", encoding="utf-8") as lines:
         async with (

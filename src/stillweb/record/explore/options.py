@@ -13,11 +13,13 @@ from playwright.async_api import Browser
 from stillweb.browser.input.walker import Walker, walking
 from stillweb.browser.profile import Pinning, Profile
 from stillweb.certs import CertAuthority
+from stillweb.collections.layout import Collection
 from stillweb.options import Option
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import FormValues, Values
-from stillweb.record.login.run import log_in_separately
+from stillweb.record.login.renewed import keep_placeholders
+from stillweb.record.login.run import LoginSession, log_in_separately
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 from stillweb.record.reset import SiteReset
@@ -170,7 +172,9 @@ class WalkReport:
 T = TypeVar("T", ExploreOptions, WalkOptions)
 
 
-async def logged_in(ca: CertAuthority, options: T, pinned: tuple[Profile, Pinning], start: str) -> T:
+async def logged_in(
+    collection: Collection, ca: CertAuthority, options: T, pinned: tuple[Profile, Pinning], start: str
+) -> T:
     """Return the options with the storage state of their login.
 
     Args:
@@ -179,9 +183,12 @@ async def logged_in(ca: CertAuthority, options: T, pinned: tuple[Profile, Pinnin
     Raises:
         RecordError: if the login fails.
     """
-    if options.login is None:
+    login: Login | None = options.login
+    if login is None:
         return options
-    session = await log_in_separately(
-        ca, options.login, pinned, start, options.record, executable=options.browser
+    session: LoginSession = await log_in_separately(
+        ca, login, pinned, start, options.record, executable=options.browser
     )
-    return replace(options, storage_state=session.state, record=options.record.knowing(session.secrets))
+    renewed: dict[str, str] = keep_placeholders(collection, login, session.state)
+    record = options.record.knowing((*session.secrets, *renewed))
+    return replace(options, storage_state=session.state, record=record)

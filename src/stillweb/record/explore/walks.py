@@ -71,7 +71,7 @@ async def record_walks(
     with locked(collection):
         manifest = begin_addition(collection)
         pinned = pinning_of(manifest)
-        options = await logged_in(ca, options, pinned, starts[0])
+        options = await logged_in(collection, ca, options, pinned, starts[0])
         seal(collection)
         rules = read_rules(collection)
         run = _Walks(scope, starts, options, on_step)

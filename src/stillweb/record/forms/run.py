@@ -55,14 +55,11 @@ from stillweb.record.forms.sentinels import sentinels
 from stillweb.record.forms.visits import FormVisits, Variants, Walk
 from stillweb.record.forms.wanted import WantedForms
 from stillweb.record.harvest.connections import TooLarge
-from stillweb.record.harvest.fetch import (
-    PageFetcher,
-    cookies_of,
-    recorded_fields,
-    signed_in_state,
-)
+from stillweb.record.harvest.fetch import PageFetcher, recorded_fields
+from stillweb.record.harvest.keeper import SharedLogin
 from stillweb.record.harvest.page import parse_page
 from stillweb.record.harvest.resources import fetch_resources
+from stillweb.record.harvest.signin import cookies_of, signed_in_state
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 from stillweb.record.redaction.redactor import Secrets, secrets_of, write_redacted
@@ -82,6 +79,7 @@ class FormsOptions:
         wanted: None for all forms.
         avoid: controls that are left alone.
         login: None to record without a login.
+        shared: its state, of an earlier stage.
         record: how the sites are reached.
     """
 
@@ -118,6 +116,7 @@ class FormsOptions:
     values: FormValues = field(default_factory=Values)
     avoid: AvoidRules = field(default_factory=AvoidRules.of)
     login: Login | None = None
+    shared: SharedLogin = field(default_factory=SharedLogin)
     record: RecordOptions = field(default_factory=RecordOptions)
 
 
@@ -154,7 +153,7 @@ async def record_forms(
     with locked(collection):
         collection.require_archive()
         fields = recorded_fields(collection)
-        state, record = await signed_in_state(collection, ca, options.login, options.record)
+        state, record = await signed_in_state(collection, ca, options.login, options.record, options.shared)
         options = replace(options, record=record)
         stored = Collection(collection.path, BRANCHES)
         if not stored.archive.exists():  # an import has the proved forms without their recordings

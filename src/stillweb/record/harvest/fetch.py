@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 import httpx
 
 from stillweb import clock
-from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.transports import is_live
 from stillweb.collections.limits import load_json
@@ -33,12 +32,10 @@ from stillweb.record.crawl.scope import page_link
 from stillweb.record.harvest.connections import BrokenResponse, ConnectionPool
 from stillweb.record.harvest.keeper import LoginKeeper
 from stillweb.record.harvest.misses import PlainRequest, is_plain_post, path_form
-from stillweb.record.login.run import log_in_separately
-from stillweb.record.login.steps import Login
+from stillweb.record.login.renewed import LiveTokens
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.flows import HOP_BY_HOP, end_to_end
 from stillweb.record.proxy.upstream import AddressRefused, UpstreamResolver
-from stillweb.record.recording import pinning_of
 from stillweb.record.redaction.redactor import Secrets
 from stillweb.urls import host_of, origin_of, to_timestamp
 
@@ -158,7 +155,7 @@ def recorded_requests(collection: Collection) -> Iterator[PlainRequest]:
     kinds: dict[tuple[str, tuple[str, ...]], dict[str, Capture]] = {}
     for capture in collection.captures():
         request = PlainRequest("GET", capture.url, "empty", "")
-        if _is_data(capture) and (pairs := request.pairs):
+        if is_data(capture) and (pairs := request.pairs):
             kind = (request.place, tuple(name for name, _ in pairs))
             kinds.setdefault(kind, {}).setdefault(capture.url, capture)
     for similar in kinds.values():
@@ -176,7 +173,7 @@ def opening_requests(collection: Collection) -> Iterator[PlainRequest]:
     """Yield the GET requests that scripts of pages sent, in the order of their recording, each URL once."""
     seen: set[str] = set()
     for capture in collection.captures():
-        if not _is_data(capture) or capture.url in seen:
+        if not is_data(capture) or capture.url in seen:
             continue
         if len(seen) >= _DATA:
             return
@@ -186,7 +183,7 @@ def opening_requests(collection: Collection) -> Iterator[PlainRequest]:
             yield found
 
 
-def _is_data(capture: Capture) -> bool:
+def is_data(capture: Capture) -> bool:
     """Return whether a capture is a recorded GET request that was answered with text."""
     is_text = capture.mime.endswith(("json", "xml", "html", "plain")) and capture.status == HTTPStatus.OK
     return is_text and capture.method == "GET" and capture.request_offset >= 0
@@ -265,6 +262,8 @@ class PageFetcher:
         max_body: bytes; a longer body raises `TooLarge`.
         cookies: cookies of the visit, by host.
         keeper: notices that the login of the cookies has ended; None without one.
+        tokens: of the login, which scripts send in header fields.
+        data: URLs of data, which may be the user's where the start page is the same for all.
     """
 
     options: RecordOptions
@@ -274,6 +273,8 @@ class PageFetcher:
     max_body: int = 32 << 20
     cookies: httpx.Cookies = field(default_factory=httpx.Cookies)
     keeper: LoginKeeper | None = None
+    tokens: LiveTokens = field(default_factory=LiveTokens)
+    data: tuple[str, ...] = ()
     _closed: asyncio.Event = field(default_factory=asyncio.Event)
     _hosts: dict[str, _Host] = field(default_factory=dict)
     _pool: ConnectionPool | None = None
@@ -294,14 +295,28 @@ class PageFetcher:
     async def open_visit(self, start: str, secrets: Secrets | None) -> None:
         """Open a start page, and keep its cookies for the further pages of the visit."""
         exchange = await self._fetch(start)
-        self.keep_cookies(exchange)
         if self.keeper is not None:
             self.keeper.secrets = secrets
-            visitor = replace(self, cookies=httpx.Cookies())
-            self.keeper.learn(exchange, await visitor._fetch(start))
-            self._start = start
+            exchange = await self._check_login(self.keeper, start, exchange)
+        self.keep_cookies(exchange)
         if secrets is not None:
             secrets.redact(exchange, None)  # learns the visit's cookies before anything is written
+
+    async def _check_login(self, keeper: LoginKeeper, start: str, exchange: Exchange) -> Exchange:
+        """Learn in what the user differs from a visitor; log in again if a kept login has ended."""
+        for url in (start, *self.data):
+            self._start = url
+            seen = exchange if url == start else await self._fetch_start()
+            if keeper.shared.has_ended(seen) and await keeper.renew_token(keeper.generation):
+                self.cookies, self._generation = httpx.Cookies(keeper.cookies), keeper.generation
+                exchange, seen = await self._fetch(start), await self._fetch_start()
+            visitor = replace(self, cookies=httpx.Cookies(), tokens=LiveTokens())
+            other = await visitor._fetch_start()
+            keeper.learn(seen, other)
+            if keeper.sees_difference:
+                break
+        keeper.shared.note(seen, other)
+        return exchange
 
     async def fetch(
         self,
@@ -327,6 +342,8 @@ class PageFetcher:
             return await self._fetch(url, destination, referer, body, fields, method)
 
         keeper = self.keeper
+        if keeper is not None and self._has_token(fields):
+            return await self._fetch_with_token(fetch, keeper)
         if keeper is None or not self.cookies:
             return await fetch()
         for _ in range(_LOGINS):
@@ -337,26 +354,45 @@ class PageFetcher:
             exchange = await fetch()
             if not keeper.is_like_visitors(exchange):
                 return exchange
-            if await keeper.holds(generation, self._fetch_start):
+            with_login = replace(self, cookies=httpx.Cookies(keeper.cookies))
+            if await keeper.holds(generation, with_login._fetch_start):
                 return exchange
             if exchange.request.method != "GET":
                 break
         raise UpstreamUnreachable(f"{url}: {keeper.why or 'the login ended meanwhile'}")
 
     async def fetch_plain(self, request: PlainRequest) -> Exchange:
-        """Return the exchange of a request; see `fetch`."""
+        """Return the exchange of a request, with the token that scripts send to its host; see `fetch`."""
+        tokens = self.tokens.fields_for(request.url) if request.destination == "empty" else ()
         return await self.fetch(
             request.url,
             request.destination,
             referer=request.referer,
             body=request.body,
-            fields=request.fields,
+            fields=(*tokens, *request.fields),
             method=request.method,
         )
 
+    def _has_token(self, fields: Headers) -> bool:
+        return any(self.tokens.replaced(value) != value for _, value in fields)
+
+    async def _fetch_with_token(
+        self, fetch: Callable[[], Awaitable[Exchange]], keeper: LoginKeeper
+    ) -> Exchange:
+        """Return the exchange of a request that shows a token; log in again if it is no longer valid."""
+        generation = keeper.generation
+        exchange = await fetch()
+        if exchange.response.status != HTTPStatus.UNAUTHORIZED or not await keeper.renew_token(generation):
+            return exchange
+        exchange = await fetch()
+        keeper.note_token(is_valid=exchange.response.status != HTTPStatus.UNAUTHORIZED)
+        return exchange
+
     async def _fetch_start(self) -> Exchange:
-        assert self.keeper is not None
-        return await replace(self, cookies=httpx.Cookies(self.keeper.cookies))._fetch(self._start)
+        """Return the page, or the data, by which the keeper knows the login."""
+        if self._start not in self.data:
+            return await self._fetch(self._start)
+        return await self._fetch(self._start, "empty", fields=self.tokens.fields_for(self._start))
 
     async def _fetch(
         self,
@@ -431,7 +467,7 @@ class PageFetcher:
             sent.append(("Content-Type", "application/x-www-form-urlencoded"))
         if referer:
             sent.append(("Referer", referer if same_origin else f"{origin_of(referer)}/"))
-        others = {name.lower(): (name, value) for name, value in replaced}
+        others = {name.lower(): (name, self.tokens.replaced(value)) for name, value in replaced}
         sent = [others.pop(name.lower(), (name, value)) for name, value in sent]
         sent += others.values()
         if cookie := self._cookie(url):
@@ -506,52 +542,3 @@ def location_of(exchange: Exchange) -> str:
 def refuses_strangers(exchange: Exchange) -> bool:
     """Return True if a response may depend on cookies that a visitor of another page has."""
     return exchange.response.status in _STRANGERS or location_of(exchange) == exchange.request.url
-
-
-async def signed_in(
-    collection: Collection, ca: CertAuthority, login: Login | None, options: RecordOptions
-) -> tuple[httpx.Cookies, RecordOptions]:
-    """Return the cookies of a login, and options that redact its secrets; only login steps use a browser."""
-    state, options = await signed_in_state(collection, ca, login, options)
-    return cookies_of(state), options
-
-
-def login_keeper(
-    collection: Collection,
-    ca: CertAuthority,
-    login: Login | None,
-    options: RecordOptions,
-    cookies: httpx.Cookies,
-) -> LoginKeeper | None:
-    """Return the keeper of a login's cookies; only a login by steps can be repeated."""
-    if login is None:
-        return None
-
-    async def renew(secrets: Secrets | None) -> httpx.Cookies:
-        renewed, known = await signed_in(collection, ca, login, options)
-        if secrets is not None:
-            secrets.learn_given(known.secrets.given)
-        return renewed
-
-    return LoginKeeper(renew if login.kind == "steps" else None, cookies)
-
-
-async def signed_in_state(
-    collection: Collection, ca: CertAuthority, login: Login | None, options: RecordOptions
-) -> tuple[Mapping[str, Any], RecordOptions]:
-    """Return the storage state of a login, {} without one, and options that redact its secrets."""
-    if login is None:
-        return {}, options
-    pages = collection.page_list()
-    seed = next((page.url for page in pages if page.seed), pages[0].url if pages else "")
-    pinned = pinning_of(collection.manifest())
-    session = await log_in_separately(ca, login, pinned, seed, options, executable=None)
-    return session.state or {}, options.knowing(session.secrets)
-
-
-def cookies_of(state: Mapping[str, Any] | None) -> httpx.Cookies:
-    """Return the cookies of a storage state in Playwright's format."""
-    cookies = httpx.Cookies()
-    for each in (state or {}).get("cookies", ()):
-        cookies.set(each["name"], each["value"], domain=each["domain"], path=each.get("path", "/"))
-    return cookies

@@ -38,12 +38,10 @@ from stillweb.record.harvest.fetch import (
     WITHOUT_PAGE,
     PageFetcher,
     location_of,
-    login_keeper,
     recorded_fields,
     recorded_posts,
     recorded_requests,
     refuses_strangers,
-    signed_in,
 )
 from stillweb.record.harvest.frontier import HarvestFrontier, Pending
 from stillweb.record.harvest.keeper import LoginKeeper
@@ -64,6 +62,7 @@ from stillweb.record.harvest.scripts.loaded import LoadedLinks, loaded_scripts
 from stillweb.record.harvest.scripts.named import NamedRequests
 from stillweb.record.harvest.scripts.requests import ScriptRequests
 from stillweb.record.harvest.scripts.writes import ScriptWrites, send_writes
+from stillweb.record.harvest.signin import signed_in
 from stillweb.record.harvest.typed import TypedText
 from stillweb.record.harvest.words import typed_form
 from stillweb.record.htmlforms import form_requests
@@ -115,23 +114,16 @@ async def harvest(
     with locked(collection):
         prior = collection.manifest()
         repair_archive(collection, prior)
-        fields = recorded_fields(collection)
         begin_addition(collection)
-        cookies, record = await signed_in(collection, ca, options.login, options.record)
-        options = replace(options, record=record)
+        visitor = await signed_in(collection, ca, options.login, options.record, options.shared)
+        options = replace(options, record=visitor.record)
         async with AsyncExitStack() as stack:
             writer = stack.enter_context(CollectionWriter(collection))
             run = _Harvest(collection, writer, scope, options, on_page)
             if options.robots:
-                run.robots = Robots(await stack.enter_async_context(Fetcher(record)))
-            fetcher = PageFetcher(
-                options.record,
-                fields,
-                per_host=options.per_host,
-                interval=1 / options.rate if options.rate else 0.0,
-                cookies=cookies,
-                keeper=login_keeper(collection, ca, options.login, record, cookies),
-            )
+                run.robots = Robots(await stack.enter_async_context(Fetcher(options.record)))
+            interval = 1 / options.rate if options.rate else 0.0
+            fetcher = visitor.fetcher(recorded_fields(collection), options.per_host, interval)
             report = await run.run(await stack.enter_async_context(fetcher))
         run.typed.write_rules()  # of the index that the writer has just written
         return report

@@ -3,7 +3,8 @@
 A request can end a session: a script that looks another user up, a page that signs out. From then on the site
 answers with its login page, and a harvest would record that under each URL. The start page, requested with
 the login and without it, shows in what the two differ. A response that has what only visitors see is a reason
-to request the start page again. If that is the visitors' page now, the login has ended.
+to request the start page again. If that is the visitors' page now, the login has ended. The start page of an
+application in one page is the same for all; then data that only the user gets takes its place.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import httpx
@@ -40,6 +42,7 @@ class _Features:
     location: str
     password: bool
     title: str
+    refused: bool
 
     @classmethod
     def of(cls, exchange: Exchange) -> _Features:
@@ -49,7 +52,33 @@ class _Features:
         if response.mime in HTML_TYPES:
             html = (decoded_body(response) or b"").decode("utf-8", "replace")
         title = _TITLE.search(html)
-        return cls(urlsplit(location).path, bool(_PASSWORD.search(html)), title[1].strip() if title else "")
+        refused = response.status in _REFUSED
+        shown = title[1].strip() if title else ""
+        return cls(urlsplit(location).path, bool(_PASSWORD.search(html)), shown, refused)
+
+
+@dataclass(slots=True)
+class SharedLogin:
+    """A login by steps that several stages of a recording use, as long as it is valid.
+
+    Attributes:
+        state: storage state; None if the next stage has to log in.
+    """
+
+    state: Mapping[str, Any] | None = None
+    _user: _Features | None = None
+    _visitor: _Features | None = None
+
+    def note(self, user: Exchange, visitor: Exchange) -> None:
+        """Take what the login and a visitor see; a login of which that shows nothing is not kept."""
+        self._user, self._visitor = _Features.of(user), _Features.of(visitor)
+        if self._user == self._visitor:
+            self.state = None
+
+    def has_ended(self, user: Exchange) -> bool:
+        """Return whether a stage before saw that the login differs, and this response is a visitor's."""
+        found = _Features.of(user)
+        return self._user is not None and self._user != self._visitor == found
 
 
 @dataclass(slots=True)
@@ -63,6 +92,7 @@ class LoginKeeper:
         generation: number of logins so far.
         why: why no request can be sent any more, "" if they can.
         left: times that `renew` may still be called.
+        shared: the login for the next stage of the recording.
     """
 
     renew: Callable[[Secrets | None], Awaitable[httpx.Cookies]] | None
@@ -71,6 +101,8 @@ class LoginKeeper:
     generation: int = 0
     why: str = ""
     left: int = 5
+    shared: SharedLogin = field(default_factory=SharedLogin)
+    _refuses_valid: bool = False
     _user: _Features | None = None
     _visitor: _Features | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -81,6 +113,11 @@ class LoginKeeper:
     def learn(self, user: Exchange, visitor: Exchange) -> None:
         """Take the start page with the login and without it."""
         self._user, self._visitor = _Features.of(user), _Features.of(visitor)
+
+    @property
+    def sees_difference(self) -> bool:
+        """Whether the start page of the user is not that of visitors."""
+        return self._user != self._visitor
 
     def refuses(self, url: str) -> bool:
         """Return whether requests like this one have ended the login, and seldom did not."""
@@ -136,9 +173,30 @@ class LoginKeeper:
             self.generation += 1
             return False
 
+    async def renew_token(self, generation: int) -> bool:
+        """Log in again for a token that the site refuses; return whether a later one may be accepted.
+
+        Raises:
+            RecordError: if the login fails.
+        """
+        async with self._lock:
+            if generation == self.generation:
+                if self.renew is None or not self.left or self._refuses_valid:
+                    return False
+                self.left -= 1
+                self.cookies = await self.renew(self.secrets)
+                self.generation += 1
+            return True
+
+    def note_token(self, *, is_valid: bool) -> None:
+        """Note whether the site accepts a new token; one that it refuses has other reasons."""
+        self._refuses_valid = self._refuses_valid or not is_valid
+
     def _is_ended(self, start: _Features) -> bool:
         assert self._user is not None
         assert self._visitor is not None
+        if self._user.refused != self._visitor.refused:
+            return start.refused == self._visitor.refused
         if self._user.location != self._visitor.location:
             return start.location == self._visitor.location
         if self._user.password != self._visitor.password:

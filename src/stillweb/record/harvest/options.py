@@ -13,6 +13,7 @@ from stillweb.model import Request
 from stillweb.options import Option
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import FormValues, Values
+from stillweb.record.harvest.keeper import SharedLogin
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 
@@ -30,6 +31,7 @@ class HarvestOptions:
         reads: POST requests that opened views sent: the same with other values reads, too.
         avoid: links that are not followed.
         login: None to harvest without a login.
+        shared: its state, for the next stage of the recording.
         record: how the sites are reached.
     """
 
@@ -66,6 +68,7 @@ class HarvestOptions:
     values: FormValues = field(default_factory=Values)
     avoid: AvoidRules = field(default_factory=AvoidRules.of)
     login: Login | None = None
+    shared: SharedLogin = field(default_factory=SharedLogin)
     record: RecordOptions = field(default_factory=RecordOptions)
 
 

@@ -20,7 +20,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from stillweb.errors import UsageError
 from stillweb.matching.redaction import canonical
-from stillweb.record.redaction.find import strong, strong_password
+from stillweb.record.redaction.find import JWT, Names, strong, strong_password
 
 _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 _SECRET = re.compile(r"pass|pwd|secret|token|otp|pin|key", re.IGNORECASE)
@@ -161,6 +162,11 @@ class Login:
     secrets: tuple[str, ...] = ()
     retries: int = 1
 
+    @property
+    def inputs(self) -> str:
+        """The steps with all their inputs, which name the user: a secret."""
+        return json.dumps([each.model_dump(exclude_defaults=True) for each in self.steps], sort_keys=True)
+
 
 def read_storage_state(path: Path, indicator: LoginIndicator | None = None) -> Login:
     """Read a storage state as Playwright writes it.
@@ -185,11 +191,41 @@ def read_storage_state(path: Path, indicator: LoginIndicator | None = None) -> L
 
 
 def secrets_in_state(state: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the values that look random; other secrets are recognised by their field names when sent."""
+    """Return the values that look random; other secrets are recognised by their field names when sent.
+
+    A JWT counts by its signature, since pages read its claims.
+    """
     values = [canonical(cookie["value"]) for cookie in state["cookies"]]
     for origin in state.get("origins", ()):
-        values += [entry["value"] for entry in origin.get("localStorage", ())]
-    return tuple(dict.fromkeys(value for value in values if strong(value)))
+        for entry in origin.get("localStorage", ()):
+            texts = entry_texts(entry["value"])
+            values += [text for path, text in texts if not path or Names().kind(path[-1])]
+    return tuple(dict.fromkeys(secret_part(value) for value in values if strong(value)))
+
+
+def entry_texts(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield an entry of local storage, or the texts of its JSON, each with its path."""
+    value: Any = text
+    with suppress(ValueError, RecursionError):
+        value = json.loads(text)
+    if not isinstance(value, dict | list):
+        yield (), value if isinstance(value, str) else text
+        return
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), value)]
+    while waiting:
+        path, each = waiting.pop()
+        if isinstance(each, dict):
+            waiting += [((*path, str(name)), inner) for name, inner in each.items()]
+        elif isinstance(each, list):
+            waiting += [((*path, str(at)), inner) for at, inner in enumerate(each)]
+        elif isinstance(each, str):
+            yield path, each
+
+
+def secret_part(value: str) -> str:
+    """Return the signature of a JWT, any other value as it is."""
+    found = JWT.fullmatch(value)
+    return found[1] if found else value
 
 
 def read_login(path: Path, environment: Mapping[str, str] | None = None) -> Login:

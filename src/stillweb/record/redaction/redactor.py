@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -314,6 +314,11 @@ class Secrets:
         if late:
             self.late.add(secret, placeholder)
             self._late_sources.append(self._sources[-1])
+
+    def hand_on(self, placeholders: Mapping[str, str]) -> None:
+        """Let secrets have the placeholders of those that they have replaced."""
+        for secret, placeholder in placeholders.items():
+            self._placeholders.hand_on(placeholder, secret)
 
     def learn_given(self, values: Iterable[str]) -> None:
         """Search for values that the user or a login gave."""

@@ -6,7 +6,9 @@ value of its JSON body. If a recorded list holds that value among others, the ot
 
 Short values (1, open) are in many lists by chance. Two requests for different entries of the same list show
 that they come from it. One is enough for a long identifier, and for a parameter or path that is named after
-the list (`experiment_id=5` or `/experiments/5` for `experiments`). A request may repeat several values of its
+the list (`experiment_id=5` or `/experiments/5` for `experiments`). No number of examples shows it of short
+numbers in a parameter of another name: pages, sizes of pages and limits (`page_size=15`) are identifiers of
+entries by chance. A request may repeat several values of its
 entry, such as a name and a version. Then those of another entry take their places together.
 
 JSON also has whole URLs, such as those of downloads. If one was requested, the others that have its name
@@ -32,6 +34,8 @@ _SEPARATOR = re.compile(r"[\W_]+")
 _KEYS = frozenset(
     ("id", "key", "name", "slug", "uid", "uuid", "code", "value", "type", "statu", "state", "title", "")
 )
+_IDS = ("id", "ids", "key", "pk", "no", "nr", "number")  # ends of names of parameters that name an entry
+_SHORT = re.compile(r"[0-9]{1,4}")
 _MOST_OF_A_LIST = 200  # entries; an agent sees those at its start
 
 ListSource = tuple[str, str]
@@ -168,7 +172,7 @@ class _Kind:
         texts = example.all
         sources = [source for source, count in counts.items() if count == most]
         named = [source for source in sources if not self.rest and _is_named(example.names[self.at], source)]
-        if not named and not self._is_proved(most):
+        if not named and (self._is_count(example) or not self._is_proved(most)):
             return
         # Many lists hold 1, 2, 3.
         shortest = min(named or sources, key=lambda source: (len(listed.lists[source]), source))
@@ -176,6 +180,12 @@ class _Kind:
             if value not in self.values and all(name in entry for _, name in self.rest):
                 rest = {texts[place]: entry[name] for place, name in self.rest}
                 yield example.with_others({**rest, texts[self.at]: value})
+
+    def _is_count(self, example: _Texts) -> bool:
+        """Return whether the values may be pages or limits: short numbers, and no name of an entry."""
+        is_parameter = self.at >= len(example.segments)
+        called = example.names[self.at].lower()
+        return is_parameter and not called.endswith(_IDS) and all(map(_SHORT.fullmatch, self.values))
 
     def _is_proved(self, examples: int) -> bool:
         """Return whether the values come from a list by more than chance."""
