@@ -1,8 +1,9 @@
 """Random walks at level EXACT, repeated: does any observation or request differ without a flag?
 
 Shares no code with `stillweb certify`, nor with the walks that make its traces. Each walk is chosen once,
-alone on a browser: clicks, text, keys, scrolling, hovering, lists, tabs, and often `back`, `forward`,
-`reload` and `goto` of pages that it has seen. Then its actions are repeated at each number of sessions, idle
+alone on a browser: clicks on elements and at positions with each button, text, keys, scrolling, dragging,
+hovering, lists, uploads, dialogs, tabs, and often `back`, `forward`, `reload` and `goto` of pages that it has
+seen. Then its actions are repeated at each number of sessions, idle
 or beside busy processes, and every run is compared with the first one: all forms of observation byte by byte,
 address, tabs, result of the action, events, settling in the page's time, and the requests in the order of the
 replay server.
@@ -41,6 +42,7 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.env.env import Env
 from stillweb.env.observations.observation import Observation
+from stillweb.env.options import EnvOptions
 from stillweb.errors import InfraError, StillwebError
 from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
 
@@ -61,10 +63,31 @@ CLICKED = (
 TYPED = ("textbox", "searchbox", "combobox", "spinbutton")
 TEXTS = ("red lamp", "12", "Grace Hopper", "")
 KEYS = ("Tab", "Tab Tab Enter", "Enter", "Escape", "ArrowDown", "PageDown", "End", "Space", "a")
+CHORDS = (
+    "Shift+Tab",
+    "Control+a",
+    "Control+a Control+c",
+    "Control+v",
+    "Control+x",
+    "Control+z",
+    "ArrowRight",
+    "Delete",
+)
 WEIGHTS = {
-    **{"click": 8, "scroll": 3, "hover": 2, "fill": 3, "press": 2, "select": 2, "type": 1, "dblclick": 0.5},
+    **{"click": 8, "scroll": 3, "hover": 2, "fill": 3, "press": 3, "select": 2, "type": 2, "dblclick": 1},
     **{"back": 3, "forward": 1.5, "reload": 2, "goto": 2, "new_tab": 0.5, "switch_tab": 0.5, "wait": 0.5},
+    **{
+        "drag": 2,
+        "mouse_down": 0.5,
+        "mouse_up": 0.7,
+        "key_down": 0.2,
+        "key_up": 0.4,
+        "focus": 0.5,
+        "clear": 0.5,
+    },
+    **{"upload": 1, "dialog": 0.5, "close_tab": 0.5},
 }
+UPLOADED = "note.txt"
 SLOW_SECONDS = 10.0
 
 
@@ -120,14 +143,33 @@ class Chooser:
         typed = [node.bid for node in nodes if node.role in TYPED]
         lists = [node for node in nodes if node.role in ("combobox", "listbox")]
         options = [node.name for node in observation.nodes if node.role in ("option", "MenuListOption")]
+        anywhere = [self._position() for _ in range(3)]
+        pointed = (
+            [{**each, "button": "right"} for each in self._random.sample([*clicked, *anywhere], 3)]
+            if clicked
+            else anywhere
+        )
+        pairs = [{**each, "to": self._random.choice(clicked)["bid"]} for each in clicked]
+        moves = [{**each, "dx": 90, "dy": 40} for each in anywhere]
         return {
-            "click": clicked,
-            "dblclick": clicked,
-            "hover": clicked,
+            "click": [*clicked, *anywhere, *pointed],
+            "dblclick": [*clicked, *anywhere],
+            "hover": [*clicked, *anywhere],
+            "drag": [*pairs[:20], *moves],
+            "mouse_down": anywhere,
+            "mouse_up": anywhere,
+            "key_down": [{"key": "Shift"}, {"key": "Control"}],
+            "key_up": [{"key": "Shift"}, {"key": "Control"}],
+            "focus": clicked,
+            "clear": [{"bid": bid} for bid in typed],
+            "upload": [{"bid": node.bid, "file": UPLOADED} for node in nodes if node.role == "button"],
+            "dialog": [{"accept": False}, {"accept": True, "text": "red lamp"}],
+            "close_tab": [{}] if len(observation.tabs) > 1 else [],
             "fill": [{"bid": bid, "value": text, "enter": text == "12"} for bid in typed for text in TEXTS],
-            "type": [{"bid": bid, "text": text} for bid in typed for text in TEXTS if text],
+            "type": [{"bid": bid, "text": text} for bid in typed for text in TEXTS if text]
+            + [{"text": TEXTS[0]}],
             "select": [{"bid": node.bid, "value": name} for node in lists for name in options[:40] if name],
-            "press": [{"key": key} for key in KEYS],
+            "press": [{"key": key} for key in (*KEYS, *CHORDS)],
             "scroll": [{"dy": dy} for dy in (250, 900, -600)],
             "back": [{}],
             "forward": [{}],
@@ -137,6 +179,9 @@ class Chooser:
             "new_tab": [{"url": url} for url in self._seen] if len(observation.tabs) == 1 else [],
             "switch_tab": [{"tab": tab.index} for tab in observation.tabs if not tab.active],
         }
+
+    def _position(self) -> Action:
+        return {"x": self._random.randrange(20, 1240), "y": self._random.randrange(20, 700)}
 
 
 class Walker:
@@ -256,7 +301,10 @@ class Bench:
 
     def _env(self) -> Env:
         name, forms = self._collection.name, self._args.observe
-        return Env(self._server.url, name, level="exact", browser=self._browser, observe=forms)
+        options = EnvOptions(uploads=(self._args.work / UPLOADED,))
+        return Env(
+            self._server.url, name, level="exact", browser=self._browser, observe=forms, options=options
+        )
 
     async def _group(self, group: Group, url: str, actions: list[Action], client: ReplayClient) -> list[Run]:
         left = list(range(self._args.runs))
@@ -379,6 +427,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("out/walks"))
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
+    (args.work / UPLOADED).write_text("a note\n")
     print(table(asyncio.run(measure(args))))
 
 
