@@ -133,6 +133,19 @@ async def test_a_web_font_is_shown_however_late_it_comes(rig, font, display):
     assert early == late
 
 
+async def test_a_user_activation_that_ended_by_the_real_clock_is_flagged(rig):
+    rig.site.pages["http://site.test/"] = """<!doctype html><script>
+        onkeydown = () => setTimeout(() => { if (navigator.userActivation.isActive) open('about:blank'); }, 100);
+    </script>"""
+    async with rig.visit(Level.EXACT) as visit:
+        await visit.goto()
+        its = state_of(visit.context).exact
+        await visit.page.keyboard.press("a")
+        await asyncio.sleep(5.1)
+        await settle(visit.page, visit.activity)
+        assert its.flags == ["a user activation ended by the real clock"]
+
+
 async def test_an_answer_that_comes_after_it_was_given_up_is_flagged(rig, monkeypatch):
     monkeypatch.setattr(exact_context, "_BODY_SECONDS", 1.0)
     rig.site.pages["http://site.test/two"] = ("text/plain", b"two")

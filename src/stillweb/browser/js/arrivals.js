@@ -162,6 +162,47 @@
   notes(of("Performance"), ["measureUserAgentSpecificMemory"], "memory is measured");
   notes(of("PressureObserver"), ["observe"], "a PressureObserver reports the machine's load");
   notes(of("SpeechSynthesis"), ["speak"], "speech runs on the real clock");
+  // User activation, which consumers need, ends 5 s of the real clock after the input (HTML §6.4.1).
+  const activation = globalThis.navigator.userActivation;
+  if (activation) {
+    const owner = getPrototypeOf(activation);
+    const active = getOwnPropertyDescriptor(owner, "isActive");
+    const { get: hasBeenActive } = getOwnPropertyDescriptor(owner, "hasBeenActive");
+    let isConsumed = false;
+    const isActive = () => {
+      const is = invoke(active.get, activation);
+      if (is) isConsumed = false;
+      else if (!isConsumed && invoke(hasBeenActive, activation)) flag("a user activation ended by the real clock");
+      return is;
+    };
+    defineProperty(owner, "isActive", { ...active, get() { return this === activation ? isActive() : invoke(active.get, this); } });
+    const consumers = [
+      [globalThis, "open", "showOpenFilePicker", "showSaveFilePicker", "showDirectoryPicker"],
+      [Element.prototype, "requestFullscreen", "requestPointerLock"],
+      [HTMLElement.prototype, "click"], // of a file field
+      [HTMLInputElement.prototype, "showPicker"],
+      [HTMLSelectElement.prototype, "showPicker"],
+      [Document.prototype, "requestStorageAccess"],
+      [of("Clipboard"), "read", "readText", "write", "writeText"],
+      [of("Navigator"), "share"],
+      [of("PaymentRequest"), "show"],
+    ];
+    for (const [consumer, ...names] of consumers) for (const name of names) {
+      const native = consumer?.[name];
+      if (!native) continue;
+      const value = { [name](...args) {
+        if (name === "click" && this?.type !== "file") return apply(native, this, args);
+        const was = isActive();
+        try {
+          return apply(native, this, args);
+        } finally {
+          isConsumed ||= was && !invoke(active.get, activation);
+        }
+      } }[name];
+      defineProperty(value, "length", { value: native.length });
+      consumer[name] = value;
+    }
+  }
   // Of elements in a document eye.js reports it.
   const { HTMLMediaElement: media } = globalThis;
   const { get: isConnected } = getOwnPropertyDescriptor(globalThis.Node?.prototype ?? {}, "isConnected") ?? {};
