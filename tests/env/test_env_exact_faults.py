@@ -43,14 +43,25 @@ const inFrame = (call) => new ResizeObserver(call).observe(document.body);
 <button onclick="inFrame(() => { document.title = 'Late'; close() })">Frame closes</button>
 <button onclick="(async () => { for (let n = 0; n < 300; n++) await fetch('/data?' + n); })()">Fetch</button>
 <a href="/" target="_blank">Popup</a><output id="out"></output>"""
+THREADS = b"""<!doctype html><button onclick="Atomics.add(cells, 0, 1); Atomics.notify(cells, 0)">Notify</button><script>
+const cells = new Int32Array(new SharedArrayBuffer(4));
+const waits = ({ data }) => { for (let n = 0; ; n = data[0]) { postMessage(n); Atomics.wait(data, 0, n); } };
+const worker = new Worker(URL.createObjectURL(new Blob([`onmessage = ${waits}`])));
+worker.onmessage = ({ data }) => { document.title = `woke ${data}`; };
+worker.postMessage(cells);
+</script>"""
+ISOLATED = (("Cross-Origin-Opener-Policy", "same-origin"), ("Cross-Origin-Embedder-Policy", "require-corp"))
 
 
 def build(root):
     collection = Collection.create(root, "faults")
     with CollectionWriter(collection) as writer:
-        pages = {"": ("text/html", PAGE)} | {f"data?{n}": ("text/plain", b"data") for n in range(300)}
+        pages = {"": ("text/html", PAGE), "threads": ("text/html", THREADS)} | {
+            f"data?{n}": ("text/plain", b"data") for n in range(300)
+        }
         for path, (mime, body) in pages.items():
             headers = (("Content-Type", mime), ("Content-Length", str(len(body))))
+            headers += ISOLATED if path == "threads" else ()
             writer.write(
                 Exchange(Request("GET", HOME + path), Response(200, "OK", headers, body), "20240506070809")
             )
@@ -103,6 +114,15 @@ async def press(env, name):
 
 async def look(env):
     await env.step({"action": "scroll", "dy": 1})
+
+
+async def test_a_worker_that_waits_for_another_thread_is_not_awaited(pair):
+    env, _ = pair
+    observation, info = await env.reset(url=HOME + "threads")
+    for n in (0, 1):
+        assert (observation.title, info["settle"]["settled"]) == (f"woke {n}", True)
+        assert info["determinism"]["flags"] == ["threads share memory, which they change in any order"]
+        observation, _, _, _, info = await press(env, "Notify")
 
 
 def page_of(env):

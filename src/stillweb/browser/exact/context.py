@@ -237,6 +237,7 @@ class ExactContext:
         self._new_flags[what] = None
         if what not in self.flags:
             self.flags.append(what)
+            self.workers.note_flag(what)
 
     def take_flags(self) -> list[str]:
         """Return the flags since the last call; lasting causes are flagged again at each rest."""

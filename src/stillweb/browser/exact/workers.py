@@ -22,6 +22,9 @@ from stillweb.browser.cdp.connection import CdpError, CdpSession
 from stillweb.browser.cdp.reports import is_worker_script
 
 _LOOK_SECONDS = 1.0  # real; between two checks for events that a page may not report
+# Real; a worker that shares memory may wait for another thread (`Atomics.wait`), and replies after that.
+_BLOCKED_SECONDS = 1.0
+_SHARES_MEMORY = "threads share memory, which they change in any order"  # as in js/hold.js
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,8 @@ class Workers:
         self._ready: dict[str, CdpSession] = {}  # pinned workers at the breakpoint
         self._messages: dict[str, int] = {}  # number received, by worker
         self._made: defaultdict[str, set[str]] = defaultdict(set)  # targets of workers, by their maker
+        self._share_memory = False
+        self._blocked: dict[str, asyncio.Future[dict[str, Any]]] = {}  # late replies, by session
 
     @property
     def waits(self) -> WorkerWaits:
@@ -107,6 +112,10 @@ class Workers:
     def unreported(self) -> bool:
         """Whether a worker has made another one that the browser has not reported yet."""
         return any(reply.get("made", 0) > len(self._made[target]) for target, reply in self._replies.items())
+
+    def note_flag(self, what: str) -> None:
+        """Wait for workers only for some time from now on, if a realm reports shared memory."""
+        self._share_memory |= what == _SHARES_MEMORY
 
     def reported(self, maker: str, worker: str) -> None:
         """The browser has reported a worker that another one made, or the request for its script."""
@@ -287,9 +296,8 @@ class Workers:
         return moved
 
     async def _evaluate(self, expression: str, *sessions: CdpSession) -> list[dict[str, Any]]:
-        params = {"expression": expression, "awaitPromise": True, "returnByValue": True}
         results = await asyncio.gather(
-            *(session.send("Runtime.evaluate", params) for session in sessions), return_exceptions=True
+            *(self._ask(session, expression) for session in sessions), return_exceptions=True
         )
         replies = []
         for result in results:
@@ -300,3 +308,19 @@ class Workers:
             if value := result["result"].get("value"):
                 replies.append(value)
         return replies
+
+    async def _ask(self, session: CdpSession, expression: str) -> dict[str, Any]:
+        """Evaluate in a worker; return no value if it waits for another thread."""
+        if late := self._blocked.get(session.id):
+            if not late.done():
+                return {"result": {}}
+            del self._blocked[session.id]
+        params = {"expression": expression, "awaitPromise": True, "returnByValue": True}
+        reply = asyncio.ensure_future(session.send("Runtime.evaluate", params))
+        if self._share_memory:
+            await asyncio.wait({reply}, timeout=_BLOCKED_SECONDS)
+            if not reply.done():
+                self._blocked[session.id] = reply
+                reply.add_done_callback(lambda _: reply.cancelled() or reply.exception())
+                return {"result": {}}
+        return await reply

@@ -73,7 +73,26 @@
     return true;
   };
   hooks.pending = () => refill() < ROUND ? 0 : queue.filter((each) => !each.ready || each.ready()).length + busy.size;
-  hooks.flags = () => flags.splice(0);
+  // Threads that share memory may block each other until a message arrives, so their messages are sent immediately.
+  const SHARED = "threads share memory, which they change in any order"; // exact/workers.py compares this text
+  const { WebAssembly: { Memory: memory } = {} } = globalThis;
+  const { toString } = Object.prototype;
+  const isShared = (buffer) => invoke(toString, buffer) === "[object SharedArrayBuffer]"; // the class may be added later
+  let isSharing = false;
+  const shares = (value, depth = 3) => {
+    if (typeof value !== "object" || value === null) return false;
+    if (ArrayBuffer.isView(value) || (memory && value instanceof memory)) return isShared(value.buffer);
+    return isShared(value) || (depth > 0 && Object.values(value).some((each) => shares(each, depth - 1)));
+  };
+  const unsent = new Set(); // messages that wait for a rest, in the order of the calls
+  const share = (message) => {
+    isSharing ||= Boolean(globalThis.crossOriginIsolated) && shares(message);
+    if (isSharing) for (const send of [...unsent]) send();
+  };
+  hooks.flags = () => {
+    if (isSharing) flag(SHARED);
+    return flags.splice(0);
+  };
   // One result at a time; deliveries without a result (messages, storage events) together.
   hooks.give = async () => {
     for (const each of before) await each();
@@ -382,12 +401,16 @@
     const value = { postMessage(message, options) {
       const transfer = Array.isArray(options) ? options : options?.transfer ?? [];
       const { copy, given } = structuredClone({ copy: message, given: [...transfer] }, { transfer: [...transfer] });
-      push(() => {
+      const send = () => {
+        if (!unsent.delete(send)) return;
         try {
           invoke(native, this === undefined ? globalThis : this, copy, given);
           after(this);
         } catch { /* closed meanwhile */ }
-      });
+      };
+      unsent.add(send);
+      share(message);
+      push(send);
     } }.postMessage;
     defineProperty(owner, "postMessage", { value, writable: true, configurable: true });
   };
@@ -451,7 +474,11 @@
       begun(worker);
     }, true);
   });
-  const { terminate } = globalThis.Worker?.prototype ?? {};
+  const { terminate, postMessage: toWorker } = globalThis.Worker?.prototype ?? {};
+  if (toWorker) Worker.prototype.postMessage = { postMessage(message) {
+    share(message);
+    return applyTo(toWorker, this, arguments);
+  } }.postMessage;
   if (terminate) Worker.prototype.terminate = { terminate() {
     begun(this);
     return invoke(terminate, this);
@@ -529,5 +556,5 @@
       },
     });
   }
-  pin.hold = { push, later, until, wrap, before, sends, flag, queue, link, connected, isLocal, isLoading, isParsing, within, take };
+  pin.hold = { push, later, until, wrap, before, sends, share, flag, queue, link, connected, isLocal, isLoading, isParsing, within, take };
 }

@@ -25,7 +25,10 @@
       return invoke(close, globalThis);
     } }.close });
   }
-  globalThis.addEventListener("message", () => { heard += 1; });
+  globalThis.addEventListener("message", (event) => {
+    heard += 1;
+    if (globalThis.crossOriginIsolated) hold.share(event.data);
+  });
   // Delivers pending messages and results, and returns whether anything happened.
   const calm = async () => {
     await scheduler.postTask(() => {}, { priority: "background" });
