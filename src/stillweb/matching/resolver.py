@@ -329,9 +329,13 @@ def _not_allowed(request: Request, index: Index, policy: Policy) -> Match | None
     """
     if request.method not in MUTATIONS or request.method not in index.methods_of(request.url):
         return None
-    rows = [row for row in index.rows_of(request.url) if index.entry(row).method == request.method]
-    if any(index.entry(row).status != HTTPStatus.METHOD_NOT_ALLOWED for row in rows):
-        return None
+    rows = []
+    for row in index.rows_of(request.url):
+        entry = index.entry(row)
+        if entry.method == request.method:
+            if entry.status != HTTPStatus.METHOD_NOT_ALLOWED:
+                return None  # the usual case, after one entry: a URL may have thousands of recorded writes
+            rows.append(row)
     candidates, _ = usable(request, rows, index, lambda name: not policy.rules.ignores(request, name))
     if not candidates or not same_answer(candidates):
         return None
