@@ -145,6 +145,7 @@ class TestInABrowser:
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,  # 100 by default, of which hypothesis makes documents for 15 s
 )
 
 
