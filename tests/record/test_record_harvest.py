@@ -1568,6 +1568,8 @@ class TestASite:
         assert len(after) == len(set(after))
         assert {(each.method, each.url) for each in report.misses} == {("POST", f"{HOME}do")}
         assert 0 < report.filled < report.requested <= report.steps
+        again = await fill(collection, ca, SCOPE, [HOME], options)  # nothing was recorded since
+        assert (again.is_dry, again.requested) == (True, 0)
 
     async def test_a_part_under_the_url_of_a_recorded_page_is_recorded_too(
         self, tmp_path: Path, ca, site, monkeypatch

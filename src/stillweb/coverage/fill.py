@@ -69,6 +69,11 @@ _LINK = re.compile(r"\]\((https?://[^\s)]+)\)")
 _NOT_SENT = frozenset(("host", "cookie", "content-length", "connection", "accept-datetime"))
 
 
+def recent_steps() -> deque[bool]:
+    """Return an empty `FillOptions.recent`."""
+    return deque(maxlen=_DRY)
+
+
 @dataclass(frozen=True, slots=True)
 class FillOptions:
     """How walks fill a recording.
@@ -77,6 +82,8 @@ class FillOptions:
         seconds: time limit.
         unsafe: whether POST requests of scripts are sent.
         enough: share of requesting steps with a new answer below which the walks end early.
+        recent: whether the last requesting steps had a new answer. Those of earlier walks count, since
+            what was recorded meanwhile can only lower the share.
         level: determinism level, that of the measurements.
         avoid: controls and links that are left alone.
         login: None to ask the site without a login.
@@ -86,6 +93,7 @@ class FillOptions:
 
     seconds: float
     enough: float = 0.0
+    recent: deque[bool] = field(default_factory=recent_steps)
     unsafe: bool = False
     jobs: int = 4
     seed: int = 0
@@ -364,7 +372,7 @@ class _FillingWalks:
         self._end = clock.monotonic() + options.seconds
         self._used: Counter[tuple[str, ...]] = Counter()
         self._addresses = Addresses(site.is_opened)
-        self._recent: deque[bool] = deque(maxlen=_DRY)
+        self._recent = options.recent
         self._lines: list[LedgerLine] = []
         self._fetched = 0
         self.report = FillReport()

@@ -32,7 +32,7 @@ from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.misses import Missed
 from stillweb.collections.warc.frames import is_socket_url
 from stillweb.coverage.causes import Obstacles, causes_of, closable_rate
-from stillweb.coverage.fill import FillOptions, FillReport, fill
+from stillweb.coverage.fill import FillOptions, FillReport, fill, recent_steps
 from stillweb.coverage.measure import CoverageOptions, CoverageResult, OnWalk, measure_coverage
 from stillweb.coverage.rounds import HarvestShare, Round, UntilReport, why_over
 from stillweb.coverage.times import (
@@ -166,6 +166,7 @@ class _Loop:
         self._report = UntilReport()
         self._pass_end = 0.0
         self._fills = 0
+        self._recent = recent_steps()  # of the filling walks of a round
         self._walks = 0
         self._walk_seconds = 0.0
         self._steps = 0  # of filling walks
@@ -241,6 +242,7 @@ class _Loop:
     async def _record(self, result: CoverageResult) -> Counter[str]:
         """Record in passes until the filling walks find little that is new; return the exchanges by means."""
         recorded: Counter[str] = Counter()
+        self._recent.clear()  # the measurement has missed what they did not
         recorded["times"] = await self._prove_times(result)
         misses, walked = result.misses(), sum(1 for _ in result.steps())
         searches: list[Missed] = []
@@ -417,6 +419,7 @@ class _Loop:
         options = FillOptions(
             max(_LEAST, (1 - left) * self._pass_left),
             enough=self._options.miss_rate,
+            recent=self._recent,
             unsafe=not self._options.read_only,
             seed=self._fills,
             level=self._options.measure.level,
