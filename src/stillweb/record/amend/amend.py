@@ -58,7 +58,7 @@ from stillweb.record.explore.journal import ExplorationJournal, RecordedActions
 from stillweb.record.explore.links import open_links
 from stillweb.record.explore.options import ExplorationContext, ExploreOptions, ExploreReport
 from stillweb.record.explore.values import FormValues, Values
-from stillweb.record.login.renewed import LiveTokens, keep_placeholders
+from stillweb.record.login.renewed import LiveTokens, knowing_login
 from stillweb.record.login.run import LoginSession, log_in_separately
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions, ScopeKind
@@ -285,10 +285,9 @@ class AmendRun:
         session = await log_in_separately(
             self.ca, login, pinned, first, options.record, executable=options.browser
         )
-        renewed = keep_placeholders(self.collection, login, session.state)
-        self.tokens.renew(self.collection, session.state)
-        self.tokens.read(self.collection)
-        return session, options.record.knowing((*session.secrets, *renewed))
+        record = knowing_login(options.record, self.collection, session)
+        self.tokens = LiveTokens.of(self.collection, session.state)
+        return session, record
 
     def _link_options(self, session: LoginSession | None) -> ExploreOptions:
         options = self.options

@@ -37,7 +37,7 @@ from stillweb.record.crawl.report import CrawlEvent, CrawlReport
 from stillweb.record.crawl.scope import Scope, seed_url
 from stillweb.record.crawl.visit import CrawlContext, Visited, extra_of, next_second, visit_page
 from stillweb.record.defaults import write_defaults
-from stillweb.record.login.renewed import keep_placeholders
+from stillweb.record.login.renewed import knowing_login
 from stillweb.record.login.run import LoginSession, log_in, log_in_separately, redacted_state
 from stillweb.record.login.steps import Login
 from stillweb.record.options import CrawlOptions
@@ -444,8 +444,7 @@ class _Crawl:
             self._options.record,
             executable=self._options.browser,
         )
-        renewed = keep_placeholders(self._collection, login, session.state)
-        record = self._options.record.knowing((*session.secrets, *renewed))
+        record = knowing_login(self._options.record, self._collection, session)
         self._options = replace(self._options, record=record)
         state = redacted_state(session.state, secrets_of(self._collection, record.secrets))
         indicator = session.login.indicator

@@ -18,7 +18,7 @@ from stillweb.options import Option
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import FormValues, Values
-from stillweb.record.login.renewed import keep_placeholders
+from stillweb.record.login.renewed import knowing_login
 from stillweb.record.login.run import LoginSession, log_in_separately
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
@@ -189,6 +189,5 @@ async def logged_in(
     session: LoginSession = await log_in_separately(
         ca, login, pinned, start, options.record, executable=options.browser
     )
-    renewed: dict[str, str] = keep_placeholders(collection, login, session.state)
-    record = options.record.knowing((*session.secrets, *renewed))
+    record: RecordOptions = knowing_login(options.record, collection, session)
     return replace(options, storage_state=session.state, record=record)

@@ -15,7 +15,7 @@ from stillweb.collections.learn.transports import is_live
 from stillweb.model import Headers
 from stillweb.record.harvest.fetch import PageFetcher, is_data
 from stillweb.record.harvest.keeper import LoginKeeper, SharedLogin
-from stillweb.record.login.renewed import LiveTokens, keep_placeholders
+from stillweb.record.login.renewed import LiveTokens, keep_placeholders, knowing_login
 from stillweb.record.login.run import LoginSession, log_in_separately
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
@@ -58,11 +58,9 @@ async def signed_in(
 ) -> Visitor:
     """Return the user of a login, which may be a kept one. Only a login by steps can be repeated."""
     state, options = await signed_in_state(collection, ca, login, options, shared)
-    tokens = LiveTokens()
     if login is None:
-        return Visitor(options, httpx.Cookies(), tokens)
-    tokens.renew(collection, state)
-    tokens.read(collection)
+        return Visitor(options, httpx.Cookies(), LiveTokens())
+    tokens = LiveTokens.of(collection, state)
     data: dict[str, str] = {}
     for capture in islice(filter(is_data, collection.captures()), _RECORDED):
         if capture.mime.endswith("json") and not is_live(capture.url):
@@ -101,8 +99,7 @@ async def signed_in_state(
         session = await log_in_separately(ca, login, pinned, seed, options, executable=None)
     if login.kind == "steps":
         shared.state = session.state
-    renewed = keep_placeholders(collection, login, session.state)
-    return session.state or {}, options.knowing((*session.secrets, *renewed))
+    return session.state or {}, knowing_login(options, collection, session)
 
 
 def cookies_of(state: Mapping[str, Any] | None) -> httpx.Cookies:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from stillweb.collections.layout import Collection
@@ -25,6 +25,10 @@ from stillweb.model import Headers
 from stillweb.record.login.steps import Login, entry_texts, secret_part
 from stillweb.record.redaction.find import strong
 from stillweb.urls import host_of
+
+if TYPE_CHECKING:
+    from stillweb.record.login.run import LoginSession
+    from stillweb.record.options import RecordOptions
 
 _COOKIES = "cookies"
 _RECORDED = 500  # requests that are read for their fields
@@ -54,6 +58,12 @@ def keep_placeholders(collection: Collection, login: Login, state: Mapping[str, 
     return renewed
 
 
+def knowing_login(record: RecordOptions, collection: Collection, session: LoginSession) -> RecordOptions:
+    """Return options that redact the secrets of a login, its tokens as `keep_placeholders` says."""
+    renewed = keep_placeholders(collection, session.login, session.state)
+    return record.knowing((*session.secrets, *renewed))
+
+
 @dataclass(slots=True)
 class LiveTokens:
     """Values of the valid login by those that the recording has at the same place.
@@ -64,6 +74,14 @@ class LiveTokens:
 
     values: dict[str, str] = field(default_factory=dict)
     fields: dict[str, Headers] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, collection: Collection, state: Mapping[str, Any]) -> LiveTokens:
+        """Return the tokens of a login, and the fields that recorded requests for data have them in."""
+        tokens = cls()
+        tokens.renew(collection, state)
+        tokens.read(collection)
+        return tokens
 
     def renew(self, collection: Collection, state: Mapping[str, Any]) -> None:
         """Take the state of a login."""
