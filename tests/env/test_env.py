@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from small_site import ORIGIN, build
 
-from stillweb.browser.launch import launch
+from stillweb.browser.launch import launch, sandbox_mode
 from stillweb.env.env import Env, EnvOptions
 from stillweb.env.tasks.evaluators import EvalKind, Evaluation
 from stillweb.env.tasks.task import Task
@@ -48,6 +48,7 @@ async def test_an_episode_is_scored_at_terminate(env):
     assert info["settle"]["settled"]
     assert info["traffic"]["misses"] == 0
     assert info["backend"] == "native"
+    assert info["sandbox"] is sandbox_mode().on
     observation, reward, terminated, truncated, info = await env.step(
         {"action": "fill", "bid": bid(observation, "textbox", "Name"), "value": "Ada"}
     )

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 import psutil
 from playwright.async_api import Browser
@@ -46,6 +47,8 @@ _DOWNLOADS = {
 }
 
 logger = logging.getLogger(__name__)
+
+_sandboxed: WeakKeyDictionary[Browser, bool] = WeakKeyDictionary()
 
 _CLOSE_SECONDS = 10.0
 
@@ -248,6 +251,7 @@ async def launch(
 
 @asynccontextmanager
 async def _started(path: Path, flags: tuple[str, ...], headless: bool, exact: bool) -> AsyncIterator[Browser]:
+    sandbox = await asyncio.to_thread(sandbox_mode)
     async with playwright_driver() as playwright, AsyncExitStack() as stack:
 
         async def start(program: Path, environment: dict[str, str | float | bool] | None = None) -> Browser:
@@ -257,7 +261,7 @@ async def _started(path: Path, flags: tuple[str, ...], headless: bool, exact: bo
                     env=environment,
                     headless=headless,
                     args=flags,
-                    chromium_sandbox=(await asyncio.to_thread(sandbox_mode)).on,
+                    chromium_sandbox=sandbox.on,
                     # A terminal sends Ctrl-C to Playwright's driver, too, which would end the browser before
                     # we close it.
                     handle_sigint=False,
@@ -266,6 +270,7 @@ async def _started(path: Path, flags: tuple[str, ...], headless: bool, exact: bo
                 reason = error.message.splitlines()[0]
                 hint = f"ldd {path} | grep 'not found', and install these libraries: stillweb setup browser"
                 raise InfraError(f"{path} did not start: {reason}", hint=hint) from error
+            _sandboxed[browser] = sandbox.on
             stack.push_async_callback(_close, browser)
             await _limit_memory(await _process(browser))
             return browser
@@ -305,6 +310,11 @@ def sandbox_mode() -> SandboxMode:
     if sys.platform == "linux" and not _namespaces_permitted():
         return SandboxMode(False, "this system permits no user namespaces")
     return SandboxMode(True, "available")
+
+
+def is_sandboxed(browser: Browser) -> bool | None:
+    """Return whether a browser was started with Chromium's sandbox; None if `launch` did not start it."""
+    return _sandboxed.get(browser)
 
 
 def _namespaces_permitted() -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Self, SupportsIndex
 
 from playwright.async_api import Browser
 
+from stillweb.browser.launch import is_sandboxed
 from stillweb.browser.profile import Level, Pinning
 from stillweb.browser.settle import Settled
 from stillweb.collections.manifest import storage_state_of, without_ends
@@ -261,6 +262,7 @@ async def info_of(episode: Episode, result: ActionResult, settled: Settled | Non
         "collection": episode.session.collection,
         "environment_id": episode.session.environment_id,
         "backend": episode.replay.info.backend,
+        "sandbox": is_sandboxed(browser),
         "level": pinning.level.value,
         "seed": pinning.seed,
         "determinism": stamp.to_dict() | {"flags": episode.take_flags()},
