@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from searching import times
 from stillweb.browser import Level, page_html, screenshot, settle
 from stillweb.browser.cdp.connection import CdpConnection
 from stillweb.browser.cdp.session import FrameGone, PageProbe
@@ -24,12 +25,13 @@ from stillweb.polling import poll
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
+SESSIONS, MANY = times(3, 5), times(4, 8)
 LOG = """<pre id=log></pre><script>
 window.L = (what) => { log.textContent += `${what} @${Date.now() % 100000} ${performance.now()}\\n`; };
 """
 
 
-async def runs(rig, html, *, sessions=5, act=None, level=Level.EXACT):
+async def runs(rig, html, *, sessions=SESSIONS, act=None, level=Level.EXACT):
     """Show a page in several sessions at once; return what each came to."""
     rig.site.pages["http://site.test/"] = "<!doctype html><meta charset=utf-8>" + html
 
@@ -304,7 +306,7 @@ async def test_a_page_that_goes_back_itself_is_there_at_one_time(rig):
         "setTimeout(() => { history.back(); L('asked'); }, 102);"
         "setTimeout(() => { history.go(-2); }, 140);" + TICKS + "</script>"
     )
-    settled, text, *_, flags = one_of(await runs(rig, html, sessions=8))
+    settled, text, *_, flags = one_of(await runs(rig, html, sessions=MANY))
     assert settled
     assert not flags
     assert [line.split(" @")[0] for line in text.splitlines() if "state" in line] == [
@@ -322,7 +324,7 @@ async def test_a_page_that_goes_back_to_another_document_leaves_at_one_time(rig)
         "if (sessionStorage.came) { log.textContent = sessionStorage.came; L('back'); }"
         "else setTimeout(() => { location = '/next'; }, 40);</script>"
     )
-    settled, text, *_, flags = one_of(await runs(rig, html, sessions=8))
+    settled, text, *_, flags = one_of(await runs(rig, html, sessions=MANY))
     assert settled
     assert not flags
     assert "asked" in text
@@ -337,7 +339,7 @@ async def test_a_frame_that_goes_back_does_so_at_one_time(rig):
         "<script>parent.L('two'); setTimeout(() => { history.back(); }, 30);</script>"
     )
     html = LOG + TICKS + "</script><iframe src=/one></iframe>"
-    settled, text, *_, flags = one_of(await runs(rig, html, sessions=8))
+    settled, text, *_, flags = one_of(await runs(rig, html, sessions=MANY))
     assert settled
     assert not flags
     came = [line.split(" @")[0] for line in text.splitlines()]
@@ -585,8 +587,9 @@ async def test_dialogs_do_not_hold_up_the_others(rig):
     assert "after" in told[0]
 
 
-async def test_a_page_that_asks_without_end_stops_at_the_same_request(rig):
+async def test_a_page_that_asks_without_end_stops_at_the_same_request(rig, monkeypatch):
     """Its clock cannot move: it was cut off after 60 s of real time, at another request in each run."""
+    monkeypatch.setattr(exact_context, "_LOOP", 60)
     html = LOG + "const ask = () => fetch('/none').then(ask); ask();</script>"
     settled, _, _, _, flags = one_of(await runs(rig, html, sessions=2))
     assert not settled

@@ -9,6 +9,7 @@ import hashlib
 import pytest
 from stress_site import HOME, PAGES, build
 
+from searching import times
 from stillweb.browser import Level, axtree, page_html, page_text, screenshot, settle
 from stillweb.browser.cdp.session import PageProbe
 from stillweb.browser.input.pointer import Pointer
@@ -16,7 +17,7 @@ from stillweb.browser.state import state_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
-SESSIONS = 3
+SESSIONS = times(2, 3)
 
 
 async def walk(rig, url):

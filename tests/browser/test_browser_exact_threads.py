@@ -8,6 +8,7 @@ import asyncio
 
 import pytest
 
+from searching import times
 from stillweb.browser import Level, settle
 from stillweb.browser.cdp.connection import CdpConnection
 from stillweb.browser.exact import context as exact_context
@@ -22,10 +23,11 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 # Loopback is a secure context, which crypto.subtle and others need.
 HOME = "http://localhost/"
+SESSIONS = times(3, 5)
 LOG = "<pre id=log></pre><script>window.L = (what) => { log.textContent += `${what} @${Date.now() % 100000}\\n`; };"
 
 
-async def come_to(rig, script, *, sessions=5, **profile):
+async def come_to(rig, script, *, sessions=SESSIONS, **profile):
     """Show a page in several sessions at once; return the one log and the flags that all came to.
 
     Raises:
@@ -170,7 +172,7 @@ async def test_workers_that_ask_for_the_same_are_answered_in_the_order_of_their_
         rig,
         """const all = [0, 1, 2, 3].map((n) => { const w = new Worker('/asks.js'); w.onmessage = () => L(`worker ${n}`); return w; });
         setTimeout(() => all.forEach((w) => w.postMessage(1)), 50);""",
-        sessions=8,
+        sessions=times(4, 8),
     )
     assert flags == ()
     assert [line.partition(" @")[0] for line in text.splitlines()] == [f"worker {n}" for n in range(4)]
@@ -295,7 +297,7 @@ async def test_messages_to_and_from_a_shared_worker_come_in_their_turn(rig):
             lines = tuple((await visit.page.evaluate("log.textContent")).splitlines())
             return lines, tuple(state_of(visit.context).exact.flags)
 
-    came = [each for _ in range(3) for each in await asyncio.gather(*(one() for _ in range(4)))]
+    came = [each for _ in range(times(2, 3)) for each in await asyncio.gather(*(one() for _ in range(4)))]
     exact = [lines for lines, flags in came if not flags]
     assert set(exact) == {("hello @45000", "heard early @45000", "later @45100", "heard late @45100")}
 

@@ -8,11 +8,12 @@ import json
 from importlib import resources
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from small_site import ORIGIN
 
+from searching import times
 from stillweb.env.env import Env
 from stillweb.env.observations.observation import Observation, Observe, observe_kinds
 from stillweb.errors import ResetNeeded, UsageError
@@ -149,6 +150,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=times(30, 5000))
 @given(st.dictionaries(st.text(), JSON))
 @example({"box": [1e-05, 0.0001, 1.5e-07, -1e-05, 1e16, 5e-324]})
 def test_a_digest_is_of_the_bytes_that_json_writes(coords):

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from searching import times
 from stillweb.certs import CertAuthority
 from stillweb.collections.pack.entry import PackEntry
 from stillweb.collections.pack.reader import Pack
@@ -234,7 +235,7 @@ def visit(draw: st.DrawFn, words: list[bytes]) -> Visit:
     return draw(st.integers(0, 1)), [chunk for chunk in chunks if chunk]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=times(100, 5000), deadline=None)
 @given(visits=visits_of_few_words())
 @example(visits=[(1, [ORIGIN, SWALLOW, ORIGIN, ORIGIN])])
 @example(visits=[(0, [ABSOLUTE, NAMED, ABSOLUTE, ABSOLUTE])])
