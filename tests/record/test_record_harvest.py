@@ -1336,7 +1336,7 @@ async def crawled(tmp_path: Path, ca, site) -> Collection:
 
 async def missed_by_agents(collection: Collection, ca, first_seed: int, seeds: int) -> tuple[set[str], float]:
     await asyncio.to_thread(ensure_sealed, collection)
-    options = CoverageOptions(seeds=seeds, steps=12, first_seed=first_seed, jobs=3)
+    options = CoverageOptions(seeds=seeds, steps=8, first_seed=first_seed, jobs=3)
     async with (
         serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
         ReplayClient(server.url) as client,
@@ -1353,7 +1353,7 @@ class TestASite:
     async def test_a_harvested_site_answers_agents_that_never_saw_it_recorded(
         self, tmp_path: Path, ca, site
     ) -> None:
-        build(site, pages=8)
+        build(site, pages=4)
         collection = await crawled(tmp_path, ca, site)
         assert (await missed_by_agents(collection, ca, 1, seeds=1))[1] > 0.4
         reports: list[HarvestReport] = []
@@ -1361,11 +1361,11 @@ class TestASite:
         report = await harvest(collection, ca, SCOPE, options, reports.append)
         assert report.ended_by == ""
         assert not report.failed
-        assert report.forms == 8
+        assert report.forms == 4
         assert reports
         assert not [asked for asked in site.asked if asked.path == "/logout"]
         recorded = {capture.url.removeprefix(HOME) for capture in collection.captures()}
-        assert {"pic/7.svg", "main.css", "old/7", "new/7", "basket/shown", "search?q=Item"} <= recorded
+        assert {"pic/3.svg", "main.css", "old/3", "new/3", "basket/shown", "search?q=Item"} <= recorded
         rules = read_rules(collection)
         assert [(rule.where, rule.name, rule.path, rule.shape) for rule in rules.own] == [
             ("form", "csrf_token", "**", "hex"),
@@ -1379,7 +1379,7 @@ class TestASite:
     async def test_until_records_until_fresh_seeds_miss_nothing(
         self, tmp_path: Path, ca, site, monkeypatch
     ) -> None:
-        monkeypatch.setattr(filling, "_DRY", 40)
+        monkeypatch.setattr(filling, "_DRY", 20)
         build(site, pages=3)
         site.answers["/logout"] = site.reply("<a href='/'>Bye</a>")
         site.page("/suggest", "<p>Perhaps</p>")
@@ -1387,7 +1387,7 @@ class TestASite:
         ask = "fetch('/suggest', {method: 'POST', body: new URLSearchParams({s: this.value})})"
         site.answers["/"] = site.reply(f'{home}<input aria-label="Suggest" oninput="{ask}">')
         collection = await crawled(tmp_path, ca, site)
-        measured = CoverageOptions(agents=("uniform", "reader"), seeds=2, steps=10)
+        measured = CoverageOptions(agents=("uniform", "reader"), seeds=2, steps=6)
         options = UntilOptions(
             seconds=120,
             measure=measured,

@@ -16,6 +16,7 @@ from stillweb.collections.manifest import Manifest
 from stillweb.collections.pack.seal import seal
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.env.env import Env
+from stillweb.env.episode import tabs
 from stillweb.errors import InfraError
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay.server.server import ReplayOptions, ReplayServer, serve
@@ -27,7 +28,7 @@ RECORDED = "20240506070809"
 # A step begins each of them, so that the reset of the page is an ordinary one.
 PAGES = {
     "/": "<title>Neighbour</title><button>Go</button>",
-    "/tabs": "<button onclick='for (let n = 0; n < 70; n++) window.open(`/`)'>Go</button>",
+    "/tabs": "<button onclick='for (let n = 0; n < 12; n++) window.open(`/`)'>Go</button>",
     "/dialogs": "<button onclick='for (let n = 0; n < 1000; n++) alert(n)'>Go</button>",
     "/memory": """<button>Go</button><script>
 let held = [], refused = 0;
@@ -39,7 +40,7 @@ document.querySelector("button").onclick = () => {
 };</script>""",
     "/canvases": """<button>Go</button><p></p><script>
 document.querySelector("button").onclick = () => {
-  for (let n = 0; n < 14; n++) {
+  for (let n = 0; n < 3; n++) {
     const canvas = document.createElement("canvas");
     canvas.width = canvas.height = 4096;
     const gl = canvas.getContext("webgl");
@@ -89,9 +90,10 @@ async def click_twice(env: Env) -> None:
 
 @pytest.mark.parametrize("path", ["/tabs", "/dialogs"])
 async def test_a_flood_ends_the_episode_and_no_other(
-    server: tuple[ReplayServer, CertAuthority], path: str
+    server: tuple[ReplayServer, CertAuthority], monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     replay, ca = server
+    monkeypatch.setattr(tabs, "MAX_TABS", 8)  # 64 tabs take seconds to open
     async with (
         launch(spki=ca.spki_hashes()) as browser,
         Env(replay.url, browser=browser) as greedy,
@@ -128,9 +130,10 @@ async def test_the_memory_of_a_page_is_bounded(
 
 
 async def test_a_page_that_exhausts_the_drawing_process_ends_no_other_episode(
-    server: tuple[ReplayServer, CertAuthority],
+    server: tuple[ReplayServer, CertAuthority], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replay, ca = server
+    monkeypatch.setenv(MEMORY_VARIABLE, str(LIMIT_MIB))
     async with (
         launch(spki=ca.spki_hashes(), exact=True) as browser,
         Env(replay.url, browser=browser, level="exact") as greedy,

@@ -379,7 +379,7 @@ for each in vars(evaluators).values():
         each.score = score
 from stillweb.cli import main
 from stillweb.server import serving
-serving._GRACE_SECONDS = 1
+serving._GRACE_SECONDS = 0.2
 main()
 """
 
@@ -404,7 +404,7 @@ async def started(code, *arguments):
 async def test_sigterm_ends_the_server_while_a_scorer_never_ends(replay, tmp_path):
     file = tmp_path / "tasks.json"
     file.write_text(Path(__file__).with_name("stuck_task.json").read_text())
-    arguments = (replay.url, "--port", "0", "--tasks", str(file), "--drain-seconds", "1", "--json")
+    arguments = (replay.url, "--port", "0", "--tasks", str(file), "--drain-seconds", "0.1", "--json")
     async with started(STUCK, *arguments) as process:
         printed = b""
         while not printed.endswith(b"}\n"):
