@@ -680,6 +680,14 @@ def test_urls_in_data_are_requested_if_one_of_the_same_name_was():
     assert list(listed.linked({HOME})) == []
 
 
+def test_urls_in_data_may_begin_at_the_root_and_images_need_no_example():
+    listed = ListedValues()
+    for n in (1, 2):
+        listed.add(f"{HOME}api/{n}", [{"file": f"/files/{n}", "icon": f"/static/{n}.png", "path": f"//x/{n}"}])
+    assert list(listed.linked({f"{HOME}files/2"})) == [f"{HOME}files/1"]
+    assert list(listed.images({f"{HOME}static/1.png"})) == [f"{HOME}static/2.png"]
+
+
 def test_words_that_walks_have_seen_are_as_likely_as_seen():
     words = SiteWords({"kettle": 3.0, "lamp": 1.0})
     words.raise_to({"lamp": 1, "tea": 3})

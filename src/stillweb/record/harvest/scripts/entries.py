@@ -11,8 +11,9 @@ numbers in a parameter of another name: pages, sizes of pages and limits (`page_
 entries by chance. A request may repeat several values of its
 entry, such as a name and a version. Then those of another entry take their places together.
 
-JSON also has whole URLs, such as those of downloads. If one was requested, the others that have its name
-(`tarball`) are requested too.
+JSON also has URLs, such as those of downloads, whole or from the root of their host. If one was requested, the
+others that have its name (`tarball`) are requested too. Images are requested in any case: the view that reads
+the JSON shows them.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 from stillweb.record.harvest.misses import UNIQUE, PlainRequest, path_form
+from stillweb.record.harvest.scripts.bundles import destination_of
 
 _PROOFS = 2  # entries that show that their values come from a list
 _IDENTIFIER = re.compile(r"(?!.*//)[\w.~:@+/ -]{1,80}")
-_URL = re.compile(r"https?://[^/\s]+/\S{0,400}$")
+_URL = re.compile(r"(?:https?://[^/\s]+)?/(?!/)\S{0,400}$")
 _SEPARATOR = re.compile(r"[\W_]+")
 _KEYS = frozenset(
     ("id", "key", "name", "slug", "uid", "uuid", "code", "value", "type", "statu", "state", "title", "")
@@ -51,7 +53,7 @@ class ListedValues:
     Attributes:
         lists: values of each list, in the order of their recording, with the whole entry.
         sources: lists that hold a value.
-        urls: absolute URLs of all answers, by the last name that leads to them.
+        urls: URLs of all answers, made absolute, by the last name that leads to them.
     """
 
     lists: dict[ListSource, dict[str, _Row]] = field(default_factory=lambda: defaultdict(dict))
@@ -64,7 +66,7 @@ class ListedValues:
         path = path_form(parts.path, "{}")
         for names, text, entry in _texts_of("", answer, None):
             if _URL.match(text):
-                self.urls[names.rpartition(".")[2]][text] = None
+                self.urls[names.rpartition(".")[2]][urljoin(url, text)] = None
             source = (f"{parts.netloc}{path}", names)
             if (
                 entry is not None
@@ -79,6 +81,12 @@ class ListedValues:
         for found in self.urls.values():
             if not requested.isdisjoint(found):
                 yield from (url for url in found if url not in requested)
+
+    def images(self, requested: AbstractSet[str]) -> Iterator[str]:
+        """Yield the URLs of images that were not requested."""
+        for url in dict.fromkeys(url for found in self.urls.values() for url in found):
+            if destination_of(url) == "image" and url not in requested:
+                yield url
 
 
 def _texts_of(path: str, content: Any, entry: _Row | None) -> Iterator[tuple[str, str, _Row | None]]:

@@ -351,14 +351,20 @@ class ScriptRequests:
         shown = islice(self._documents, _SHOWN)
         documents = (PlainRequest("GET", url, "document", "") for url in shown)
         entries = requests_for_entries([*requests, *documents], listed)
+        requested = self._recorded | {each.url for each in requests}
+        linked = self._on_hosts(listed.linked(requested))
+        named = {each.key for each in linked}  # their error pages count too
+        found = [*entries, *self._on_hosts(listed.images(requested))]
+        return self._unrecorded(each for each in found if each.key not in named), self._unrecorded(linked)
+
+    def _on_hosts(self, urls: Iterable[str]) -> list[PlainRequest]:
+        """Return requests for the URLs that are on hosts of recorded documents."""
         pages = {host_of(url): url for url in reversed(self._documents)}
-        linked = [
+        return [
             PlainRequest("GET", url, destination_of(url), pages[host_of(url)])
-            for url in listed.linked(self._recorded | {each.url for each in requests})
+            for url in urls
             if host_of(url) in pages
         ]
-        named = {each.key for each in linked}  # their error pages count too
-        return self._unrecorded(each for each in entries if each.key not in named), self._unrecorded(linked)
 
     def for_named(self, named: NamedRequests, missed: Iterable[PlainRequest]) -> list[PlainRequest]:
         """Learn which URLs of their text pages request; return those of recorded pages by new names."""
