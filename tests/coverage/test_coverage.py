@@ -256,6 +256,16 @@ def test_a_loop_leaves_time_for_replays_and_browsers_that_start_slowly(monkeypat
     assert loop._why_nothing == "no walk took a step: replay and browser need 50 s to start"
 
 
+def test_a_loop_keeps_as_much_time_as_its_last_measurement_took_and_a_third_more(monkeypatch):
+    monkeypatch.setattr(until, "monotonic", lambda: 1560.0)
+    loop = until._Loop(Any, Any, Any, [URL], UntilOptions(), print)
+    loop._began, loop._walk_seconds = 0.0, 2.0
+    first = loop._to_record
+    loop._report.rounds += [Round(number, {}, result(), 0.0) for number in (0, 1)]
+    # 240 s of 1800 are left, and 21 walks took 42 s: another pass of 185 s, not none.
+    assert (first, loop._to_record) == (60.0, pytest.approx(185.4))
+
+
 def test_walks_on_the_live_site_get_the_share_of_misses_that_a_live_connection_carries():
     seen = Sighting("s", 1)
     data = Missed("site", "e", "GET", f"{URL}a", seen, seen)

@@ -75,6 +75,7 @@ _EXPLORE = 0.5  # share of the time left
 _PASS_LEAST = 150.0  # seconds; a shorter pass spends its time on seals and browsers that start
 _PASS_STARTS = 8  # starts of a replay and a browser that a pass has to last for at least
 _MEASURE_LEAST, _MEASURE_MOST = 0.1, 0.15  # shares of the whole time that are kept for the last measurement
+_LONGER = 1.3  # times the last walks: those on a more complete recording see more pages
 _FIRST_MOST = 0.1  # share of the whole time that the first measurement may use
 _SURE = 2  # walks of each agent before a measurement may end early
 _LEAST = 20.0  # seconds that are worth another stage, if replay and browser start in less
@@ -229,7 +230,9 @@ class _Loop:
         """Seconds left for recording; the rest is for the last measurement."""
         walks = len(self._options.measure.agents) * self._options.measure.seeds
         whole = self._options.seconds
-        last = max(_MEASURE_LEAST * whole, min(_MEASURE_MOST * whole, self._walk_seconds * walks))
+        last = min(_MEASURE_MOST * whole, _LONGER * self._walk_seconds * walks)
+        if len(self._report.rounds) < 2:  # walks on the recording as it was found may end early
+            last = max(last, _MEASURE_LEAST * whole)
         is_worth = self._records_forms and _FORMS_SHARE * whole > self._least
         forms = (_FORMS_SHARE + _DERIVED_SHARE) * whole if is_worth else 0.0
         return self._left - last - forms - self._start_seconds
