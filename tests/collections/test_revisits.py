@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import brotli
 import pytest
@@ -17,7 +18,9 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.seal import seal
 from stillweb.collections.redactions import Redaction, sum_of
-from stillweb.collections.warc.reader import read_records
+from stillweb.collections.warc import exchanges
+from stillweb.collections.warc.reader import read_record, read_records
+from stillweb.collections.warc.records import WarcRecord
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.model import Exchange, Request, Response
 
@@ -64,6 +67,25 @@ def test_a_repeated_body_is_a_revisit_and_is_read_as_it_was(collection):
     assert revisit.get("WARC-Payload-Digest") == original.get("WARC-Payload-Digest")
     assert revisit.concurrent_to == (records[3].id,)
     assert revisit.block.endswith(b"X-At: 2\r\n\r\n")
+
+
+@pytest.mark.parametrize(("kept", "reads"), [(1 << 20, 1), (0, 2)])
+def test_an_original_is_read_once_for_revisits_in_turn_if_it_is_not_too_large(
+    collection, monkeypatch, kept, reads
+):
+    given = [exchange(number) for number in (1, 2, 3)]
+    with CollectionWriter(collection) as writer:
+        original, *revisits = [writer.write(each) for each in given]
+    offsets: list[int] = []
+
+    def counted(path: Path, offset: int, length: int) -> WarcRecord:
+        offsets.append(offset)
+        return read_record(path, offset, length)
+
+    monkeypatch.setattr(exchanges, "read_record", counted)
+    monkeypatch.setattr(exchanges, "_RECENT", kept)
+    assert [collection.read_capture(each) for each in revisits] == given[1:]
+    assert offsets.count(original.offset) == reads
 
 
 def test_what_another_run_wrote_is_referred_to_and_replay_is_reported_nothing_of_it(collection, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from http import HTTPStatus
@@ -17,12 +18,18 @@ from stillweb.urls import wire_url
 
 REVISIT = "warc/revisit"
 _CHECK = "stillweb collections check NAME"
+_RECENT = 32 << 20  # bytes of bodies that `Originals` keeps
 
 
 class Originals:
-    """Captures to which revisits may refer, by URL and time and by digest."""
+    """Captures to which revisits may refer, by URL and time and by digest.
+
+    Recent responses are kept: many revisits follow each other that refer to the same few large files.
+    """
 
     def __init__(self, captures: Iterable[Capture]) -> None:
+        self._recent: OrderedDict[tuple[Path, str, int], Response] = OrderedDict()
+        self._recent_bytes = 0
         self._by_time: dict[tuple[str, str], list[Capture]] = {}
         self._by_digest: dict[str, list[Capture]] = {}
         self._by_url: dict[str, list[Capture]] = {}
@@ -63,6 +70,22 @@ class Originals:
             ),
         )
         return same[0] if same else None
+
+    def read(self, archive: Path, capture: Capture) -> Response:
+        """Return the response of a capture that is no revisit.
+
+        Raises:
+            MissingRecord, MalformedWarc: if it cannot be read.
+        """
+        key = archive, capture.source, capture.offset
+        if key in self._recent:
+            self._recent.move_to_end(key)
+            return self._recent[key]
+        response = self._recent[key] = _response(archive, capture, _answer(archive, capture), None)
+        self._recent_bytes += len(response.raw_body)
+        while self._recent_bytes > _RECENT:
+            self._recent_bytes -= len(self._recent.popitem(last=False)[1].raw_body)
+        return response
 
 
 def without_original(
@@ -172,7 +195,8 @@ def _revisited(archive: Path, capture: Capture, record: WarcRecord, originals: O
             offset=capture.offset,
             hint="import the archive that holds it: stillweb collections import FILE -c NAME --append",
         )
-    original = _response(archive, found, _answer(archive, found), None)
+    assert originals is not None
+    original = originals.read(archive, found)
     head = parse_response(record.block)
     if head is None and original.status != HTTPStatus.OK and wire_url(found.url) != wire_url(capture.url):
         what = f"the revisit of {capture.url} is without a head, and its payload was {found.url}'s"
