@@ -165,6 +165,15 @@ async def test_an_answer_that_comes_after_it_was_given_up_is_flagged(rig, monkey
     assert flags == ("an answer came after it had been given up",)
 
 
+async def test_a_request_that_gets_no_response_is_given_up_and_flagged(rig, monkeypatch):
+    monkeypatch.setattr(exact_context, "_BODY_SECONDS", 0.2)
+    monkeypatch.setattr(exact_context, "_RESPONSE_SECONDS", 1.0)
+    rig.site.pages["http://site.test/two"] = ("text/plain", b"two")
+    rig.site.delays["http://site.test/two"] = 8
+    *_, flags = (await runs(rig, LOG + "fetch('/two');</script>", sessions=1))[0]
+    assert flags == ("http://site.test/two got no response within 1 s",)
+
+
 async def test_a_body_that_arrives_slowly_is_awaited(rig, monkeypatch):
     monkeypatch.setattr(exact_context, "_BODY_SECONDS", 2.0)
     rig.site.pages["http://site.test/two"] = ("text/plain", b"two" * 30_000)

@@ -53,6 +53,7 @@ _START_SECONDS = 30.0  # real; a worker that is not blocked begins within millis
 # A worker that has evaluated its script reports it to its creator, which then sends the messages that waited.
 _BEGIN_ROUNDS = 2
 _BODY_SECONDS = 3.0  # real, without a part of it; a body that the page does not read to its end never ends
+_RESPONSE_SECONDS = 60.0  # real, as a settle; requests of a document that was replaced may never end
 _KEY_STEP = 0.1  # seconds between two events of keys at one instant; type-ahead of lists ends after 1 s
 _LOOP = 300  # requests to one path at one instant, besides images
 _NO_DOCUMENT = (204, 205)  # RFC 9110 §15.3.5, §15.3.6; a navigation stays where it is
@@ -574,6 +575,7 @@ class ExactContext:
         await self._wait_for(request)
 
     async def _wait_for(self, request: PendingRequest) -> None:
+        until = clock.monotonic() + _RESPONSE_SECONDS
         while request.stage is RequestStage.RELEASED:
             before = request.responded, request.received
             try:
@@ -582,6 +584,9 @@ class ExactContext:
             except TimeoutError:
                 is_silent = before == (request.responded, request.received)
                 if request.is_report or (request.responded and is_silent):
+                    self._give_up(request)
+                elif not request.responded and clock.monotonic() > until:
+                    self.flag(f"{request.url} got no response within {_RESPONSE_SECONDS:g} s")
                     self._give_up(request)
 
     async def finish_released(self) -> bool:
