@@ -640,6 +640,15 @@ def test_one_request_is_enough_if_its_parameter_is_named_after_the_list(first: s
     )
 
 
+def test_a_list_that_is_wrapped_has_the_name_of_its_url():
+    wrapped = {"count": 3, "results": [{"id": number} for number in (1, 2, 3)]}
+    first = asked("api/studies/1/trials?limit=10")
+    assert entries({"api/studies?limit=9": wrapped}, first) == [
+        f"api/studies/{number}/trials?limit=10" for number in (2, 3)
+    ]
+    assert entries({"api/pages": {"results": [{"id": 10}]}}, first) == []
+
+
 def test_one_request_is_enough_for_a_long_identifier_also_in_a_body():
     runs = [{"id": f"0b5c1f9e-aaaa-4000-8000-00000000000{n}", "state": "ok"} for n in range(3)]
     first = asked("api/logs/filter", json.dumps({"run": [runs[0]["id"]], "limit": 5, "about": runs[0]["id"]}))
@@ -683,7 +692,9 @@ def test_urls_in_data_are_requested_if_one_of_the_same_name_was():
 def test_urls_in_data_may_begin_at_the_root_and_images_need_no_example():
     listed = ListedValues()
     for n in (1, 2):
-        listed.add(f"{HOME}api/{n}", [{"file": f"/files/{n}", "icon": f"/static/{n}.png", "path": f"//x/{n}"}])
+        listed.add(
+            f"{HOME}api/{n}", [{"file": f"/files/{n}", "icon": f"/static/{n}.png", "path": f"//x/{n}"}]
+        )
     assert list(listed.linked({f"{HOME}files/2"})) == [f"{HOME}files/1"]
     assert list(listed.images({f"{HOME}static/1.png"})) == [f"{HOME}static/2.png"]
 

@@ -11,9 +11,9 @@ numbers in a parameter of another name: pages, sizes of pages and limits (`page_
 entries by chance. A request may repeat several values of its
 entry, such as a name and a version. Then those of another entry take their places together.
 
-JSON also has URLs, such as those of downloads, whole or from the root of their host. If one was requested, the
-others that have its name (`tarball`) are requested too. Images are requested in any case: the view that reads
-the JSON shows them.
+JSON also has URLs, such as those of downloads, whole or from the root of their host. If one was requested,
+the others that have its name (`tarball`) are requested too. Images are requested in any case: the view that
+reads the JSON shows them.
 """
 
 from __future__ import annotations
@@ -237,9 +237,12 @@ def _is_named(name: str, source: ListSource) -> bool:
     """Return whether the name of a text in requests is that of the values of a list."""
     at, names = source
     *owners, member = (_singular(each) for each in names.split("."))
-    owner = next(filter(None, reversed(owners)), "") or _singular(at.rstrip("/").rpartition("/")[2])
-    called = {f"{owner}{member}", *([owner] if member in _KEYS | {f"{owner}id", f"{owner}name"} else [])}
-    return _singular(name.rpartition(".")[2]) in (called | ({member} - _KEYS)) - {""}
+    # Many interfaces wrap each list: `/projects` has its entries under `results`, or `data.items`.
+    of_url = _singular(at.rstrip("/").rpartition("/")[2])
+    called = {member} - _KEYS
+    for owner in {next(filter(None, reversed(owners)), of_url), of_url} - {""}:
+        called |= {f"{owner}{member}", *([owner] if member in _KEYS | {f"{owner}id", f"{owner}name"} else [])}
+    return _singular(name.rpartition(".")[2]) in called - {""}
 
 
 def _singular(name: str) -> str:
