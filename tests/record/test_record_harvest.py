@@ -597,6 +597,13 @@ def test_a_combination_is_requested_if_the_three_others_were():
     assert (found.method, found.body) == ("POST", b'{"by":{"name":"b"},"page":2}')
 
 
+def test_combinations_of_controls_come_before_those_with_typed_words():
+    words = [asked(f"runs?q={word}&order=name&size={size}") for word in ("", "a", "b") for size in (10, 50)]
+    found = combined(*words, asked("runs?q=&order=date&size=10"))
+    assert found[0] == "runs?q=&order=date&size=50"
+    assert len(found) == 3
+
+
 def test_the_other_entries_of_a_list_are_requested_as_some_of_them_were():
     studies = {"studies": [{"id": number, "name": f"study {number}"} for number in range(1, 6)], "total": 9}
     two = asked("api/studies/1?limit=9"), asked("api/studies/4?limit=9")

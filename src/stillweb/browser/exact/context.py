@@ -475,8 +475,7 @@ class ExactContext:
                 if not await self.finish_released():
                     return
                 continue
-            path = request.url.partition("?")[0]
-            sent[path] += not request.is_image
+            sent[path := request.url.partition("?")[0]] += not request.is_image
             if sent[path] > _LOOP:
                 raise RequestLoop(f"{path} was requested {_LOOP} times at one instant")
             await self._release(request)
@@ -582,17 +581,16 @@ class ExactContext:
                 async with asyncio.timeout(_ACCOUNT_SECONDS if request.is_report else _BODY_SECONDS):
                     await request.moved.wait()
             except TimeoutError:
-                is_silent = before == (request.responded, request.received)
-                if request.is_report or (request.responded and is_silent):
-                    self._give_up(request)
-                elif not request.responded and clock.monotonic() > until:
+                is_late = not (request.is_report or request.responded) and clock.monotonic() > until
+                if is_late:
                     self.flag(f"{request.url} got no response within {_RESPONSE_SECONDS:g} s")
+                is_silent = request.responded and before == (True, request.received)
+                if request.is_report or is_silent or is_late:
                     self._give_up(request)
 
     async def finish_released(self) -> bool:
         """Wait for released requests; return True if the context had any request."""
-        released = self.requests.released()
-        for request in released:
+        for request in (released := self.requests.released()):
             await self._wait_for(request)
         return bool(released) or self.requests.next_paused() is not None or bool(self.requests.unaccounted())
 

@@ -34,7 +34,7 @@ _JSON = "application/json"
 _DOCUMENTS = ("document", "iframe", "frame")
 _LONGEST_WORD = 60
 _PART = re.compile(r"[^\W_]{3,}")
-_COMBINATIONS = 4  # of the other parameters of one search, the most frequent first
+_COMBINATIONS = 12  # of the other parameters of one search, the most frequent first
 _BEGUN = 2  # beginnings of other texts that show that each key sends a request
 _SEARCHED = re.compile(
     r"^(?:q|s|kw|st|text|word|words|value)$|query|search|term|keyword|prefix|filter|find|needle|suggest",

@@ -46,7 +46,7 @@ _SHOWN = 500  # requests that are compared with the rows of their pages
 _LEAST = 2  # parameters of a link that its script repeats
 _EXAMPLES = 40  # requests that are compared with the links of their pages, of each URL and parameters
 
-_COMBINATIONS = 200  # of parameters of one URL
+_COMBINATIONS = 500  # of parameters of one URL
 _LONGEST_VALUE = 200  # characters of a value that is combined
 
 _JAVASCRIPT = frozenset({"text/javascript", "application/javascript", "application/x-javascript"})
@@ -210,7 +210,9 @@ def _missing(rows: dict[_Row, PlainRequest]) -> Iterator[tuple[_Row, PlainReques
     """Yield the fourth corners, each with a request that it differs from in one value."""
     yielded = set(rows)
     columns = list(zip(*rows, strict=True))
-    varying = [at for at, values in enumerate(columns) if len(set(values)) > 1]
+    counts = [len(set(values)) for values in columns]
+    # Controls with few values come before typed words: a visitor chooses each of their combinations sooner.
+    varying = sorted((at for at, count in enumerate(counts) if count > 1), key=counts.__getitem__)
     for first, second in combinations(varying, 2):
         at_rest: dict[_Row, dict[str, dict[str, PlainRequest]]] = defaultdict(lambda: defaultdict(dict))
         for row, request in rows.items():
