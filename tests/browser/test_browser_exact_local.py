@@ -148,8 +148,8 @@ async def test_view_transitions_begin_at_the_same_instant_on_a_slow_machine(rig)
     body = """<p id=p>old</p><script>const move = (n) => { const made = document.startViewTransition(() => { p.textContent = n; L(`update ${n} ${performance.now()}`); });
         made.ready.then(() => L(`ready ${n} ${performance.now()}`)); made.finished.then(() => { L(`end ${n} ${performance.now()}`); if (n < 4) move(n + 1); }); };
         addEventListener('load', () => move(0));</script>"""
-    came = await asyncio.gather(*(shown(rig, body, slowness=slowness) for slowness in (1, 12, 1, 12)))
-    assert came[1:] == came[:1] * 3
+    came = await asyncio.gather(*(shown(rig, body, slowness=slowness) for slowness in (1, 12)))
+    assert came[1:] == came[:1]
     assert came[0][1] == []
     assert sum(line.startswith("end") for line in came[0][0]) == 5
 

@@ -108,6 +108,23 @@ def assert_help_of_every_command(installed: Installation, version: str) -> None:
     assert len(bare["shown"]) > 35
 
 
+def assert_demo(installed: Installation, out: Path) -> None:
+    done = installed.stillweb("demo", "--out", out, "--episodes", "2", "--json", cwd=out.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert told["identical"]
+    assert told["rewards"] == [1.0] * 2
+    assert told["answers"] == ["$9.85"] * 2
+    assert told["misses"] == []
+    assert len(told["steps"]) == 10
+    assert told["recorded"]["pages"] == 10
+    assert told["diff"] == "10 of 10 pages identical, all gates passed"
+    assert "The Sea-Wolf" in (out / "report" / "index.html").read_text()
+    assert {each["environment_id"] for each in json.loads((out / "trajectories.json").read_text())} == {
+        told["environment_id"]
+    }
+
+
 @pytest.mark.browser
 def test_the_oldest_python_without_extras_and_with_all(tmp_path: Path, wheel: Path) -> None:
     installed = Installation(tmp_path / "env", OLDEST, wheel)
@@ -122,9 +139,7 @@ def test_the_oldest_python_without_extras_and_with_all(tmp_path: Path, wheel: Pa
         assert len(done.stderr.splitlines()) == 2, done.stderr
         assert f"  next: pip install 'stillweb[{extra}]'" in done.stderr
     installed.install("[all]")
-    done = installed.stillweb("demo", "--episodes", "2", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 episodes, identical" in done.stdout
+    assert_demo(installed, tmp_path / "demo")
 
 
 @pytest.mark.parametrize("version", NEWER)

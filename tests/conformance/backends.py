@@ -13,12 +13,12 @@ import ssl
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from itertools import chain
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -149,27 +149,38 @@ class Running:
         return Seen(response.status, headers, response.read())
 
 
-def verdict_on(backend: Running, case: Unseen) -> str:
+def verdict_on(backend: Running, port: int, case: Unseen) -> str:
     """What a back-end makes of a case: the worst of what it answers over all schemes."""
     verdicts = []
     for scheme in case.schemes:
-        with backend.session() as port:
-            for first in case.first:
-                ask = first if isinstance(first, Ask) else case.recorded[first]
-                backend.once(port, ask, case.url(ask, scheme))
-            if case.date is not None and backend.name in OWN:
-                backend.report_date(port, case.date)
-            seen = backend.once(port, case.asked, case.url(case.asked, scheme))
-            # What the front took from pywb is stamped as such; strictly it is the miss that it was.
-            guessed = backend.name == "on-miss" and backend.ledger(port)[-1]["tier"] == "pywb"
+        backend.reset(port)
+        for first in case.first:
+            ask = first if isinstance(first, Ask) else case.recorded[first]
+            backend.once(port, ask, case.url(ask, scheme))
+        if case.date is not None and backend.name in OWN:
+            backend.report_date(port, case.date)
+        seen = backend.once(port, case.asked, case.url(case.asked, scheme))
+        # What the front took from pywb is stamped as such; strictly it is the miss that it was.
+        guessed = backend.name == "on-miss" and backend.ledger(port)[-1]["tier"] == "pywb"
         verdicts.append("miss" if guessed else case.verdict(seen.status, seen.body))
     return max(verdicts, key=("right", "miss", "wrong").index)
 
 
 def verdicts(backend: Running) -> dict[Unseen, str]:
-    """What a back-end makes of each case; several are asked at once, each in a session of its own."""
-    with ThreadPoolExecutor(8) as pool:
-        return dict(zip(UNSEEN, pool.map(partial(verdict_on, backend), UNSEEN), strict=True))
+    """What a back-end makes of each case; two are sent simultaneously, each in a session that was reset."""
+    free: SimpleQueue[int] = SimpleQueue()
+
+    def judged(case: Unseen) -> str:
+        port = free.get()
+        try:
+            return verdict_on(backend, port, case)
+        finally:
+            free.put(port)
+
+    with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
+        for _ in range(2):
+            free.put(stack.enter_context(backend.session()))
+        return dict(zip(UNSEEN, pool.map(judged, UNSEEN), strict=True))
 
 
 def recorded() -> list[Exchange]:

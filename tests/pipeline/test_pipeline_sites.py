@@ -77,6 +77,6 @@ def test_the_editor_of_node_red_is_shown_as_recorded(tmp_path: Path) -> None:
         *REACHED,
     )  # fmt: skip
     assert recorded.returncode == 0, recorded.stderr
-    ran = stillweb(tmp_path, "diff", "flows", "--json", "--report", str(tmp_path / "report"))
+    ran = stillweb(tmp_path, "diff", "flows", "--json")
     (page,) = json.loads(ran.stdout)["pages"]
     assert (page["counts"]["miss"], page["scores"]["text"], page["scores"]["interactive"]) == (0, 1, 1), page

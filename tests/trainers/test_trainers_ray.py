@@ -234,8 +234,8 @@ def test_a_worker_that_is_killed_costs_its_episodes_an_attempt_and_others_nothin
     assert len(family) > 3
     assert asyncio.run(gone(family))
     assert rollouts.workers()[killed]["lost"] == before[killed]["lost"] + 1
-    again = [each.rollout.reward for each in rollouts.rollout(clicks, [task(f"one-{n}-1") for n in range(4)])]
-    assert again == [1.0] * 4
+    again = [each.rollout.reward for each in rollouts.rollout(clicks, [task(f"one-{n}-1") for n in range(2)])]
+    assert again == [1.0] * 2
     now = all_started(rollouts)
     assert now[1 - killed]["pid"] == before[1 - killed]["pid"]
     assert now[killed]["pid"] != before[killed]["pid"]
@@ -273,9 +273,9 @@ def test_a_session_for_ones_own_loop_outlives_its_worker(rollouts):
 def test_tasks_of_warc_bench_are_solved_on_their_pack(rollouts, shared):
     listed = load_tasks(shared / "tasks" / "warc_bench_public.json")
     tasks = [each for each in listed if each.id in ("online_train.942", "online_train.85")]
-    played = [Planned(each, number) for each in tasks for number in range(2)]
+    played = [Planned(each, 0) for each in tasks]
     ended = [episode.rollout for episode in rollouts.rollout("ray_agents:solver", played)]
-    assert [each.reward for each in ended] == [1.0] * 4
+    assert [each.reward for each in ended] == [1.0] * 2
     assert {each.info["collection"] for each in ended} == {WARC_BENCH}
 
 
