@@ -197,10 +197,14 @@ def requested_again(backend: Running, scheme: str, *, respelled: bool = False) -
     Reads are asked for by HEAD and in part, too. If `respelled`, only bodies of JSON are sent, turned round.
     """
     count, wrong = 0, []
-    with backend.session() as port:
+    clients: dict[tuple[str, str], http.client.HTTPConnection] = {}
+    with backend.session() as port, ExitStack() as stack:
         for url, ask, status, body in _asks(scheme, respelled=respelled):
             count += 1
-            seen = backend.once(port, ask, url)
+            origin = urlsplit(url)[:2]
+            if origin not in clients:
+                clients[origin] = stack.enter_context(closing(backend.connect(port, url)))
+            seen = backend.ask(clients[origin], ask.method, url, ask.sent, ask.sends)
             if (seen.status, seen.body) != (status, body):
                 found = f"{seen.status} {seen.body[:60]!r}, not {status} {body[:60]!r}"
                 wrong.append(f"{ask.method} {url}: {found}")
