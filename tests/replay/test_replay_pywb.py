@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 import yaml
 from playwright.async_api import Error as PlaywrightError
 
@@ -285,13 +286,6 @@ async def test_nothing_to_serve(ca):
             pass
 
 
-@pytest.mark.pywb
-async def test_one_leaf_key_covers_its_certificates(shop, ca, pywb):
-    async with serve_pywb([shop], ca) as server:
-        for host in ("a.example", "deep.b.example"):
-            assert await spki(port_of(server.proxy), host) == ca.spki
-
-
 async def spki(port: int, host: str) -> str:
     """The SPKI hash of the certificate shown for a host, by openssl."""
     show = f"openssl s_client -proxy 127.0.0.1:{port} -connect {host}:443 </dev/null 2>/dev/null"
@@ -301,14 +295,6 @@ async def spki(port: int, host: str) -> str:
     )
     told, _ = await program.communicate()
     return told.decode().strip()
-
-
-@pytest.mark.pywb
-async def test_keep_alive_does_not_wait_for_delayed_acks(shop, ca, pywb):
-    async with serve_pywb([shop], ca) as server:
-        _, took = await asyncio.to_thread(fetch, port_of(server.proxy), ca, times=40)
-    # Linux delays an ACK for 40 ms; with Nagle's algorithm even the fastest answer waits for one.
-    assert min(took) < 0.035
 
 
 @pytest.mark.pywb
@@ -337,15 +323,31 @@ async def test_it_opens_no_connection_to_the_world(shop, ca, pywb):
 
 
 @pytest.mark.pywb
-@pytest.mark.browser
-async def test_a_browser_accepts_its_certificates(shop, ca, pywb):
-    try:
-        find_browser()
-    except ProgramNotFound as error:
-        pytest.skip(f"{error}; {error.hint}")
-    async with serve_pywb([shop], ca) as server:
+class TestServed:
+    """One server for all of them."""
+
+    @pytest_asyncio.fixture(scope="class", loop_scope="session")
+    async def served(self, root, ca, pywb):
+        async with serve_pywb([Collection.open(root, "shop")], ca) as server:
+            yield server
+
+    async def test_one_leaf_key_covers_its_certificates(self, served, ca):
+        for host in ("a.example", "deep.b.example"):
+            assert await spki(port_of(served.proxy), host) == ca.spki
+
+    async def test_keep_alive_does_not_wait_for_delayed_acks(self, served, ca):
+        _, took = await asyncio.to_thread(fetch, port_of(served.proxy), ca, times=40)
+        # Linux delays an ACK for 40 ms; with Nagle's algorithm even the fastest answer waits for one.
+        assert min(took) < 0.035
+
+    @pytest.mark.browser
+    async def test_a_browser_accepts_its_certificates(self, served, ca):
+        try:
+            find_browser()
+        except ProgramNotFound as error:
+            pytest.skip(f"{error}; {error.hint}")
         async with launch(spki=ca.spki_hashes()) as browser:
-            context = await browser.new_context(proxy={"server": server.proxy})
+            context = await browser.new_context(proxy={"server": served.proxy})
             page = await context.new_page()
             response = await page.goto("https://a.example/")
             assert response.status == 200
@@ -353,7 +355,7 @@ async def test_a_browser_accepts_its_certificates(shop, ca, pywb):
             assert (await response.security_details())["issuer"] == "stillweb replay CA"
             await context.close()
         async with launch(spki=["A" * 43 + "="]) as browser:  # it does check
-            context = await browser.new_context(proxy={"server": server.proxy})
+            context = await browser.new_context(proxy={"server": served.proxy})
             page = await context.new_page()
             with pytest.raises(PlaywrightError, match="ERR_CERT_AUTHORITY_INVALID"):
                 await page.goto("https://a.example/")

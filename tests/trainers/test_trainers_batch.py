@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from searching import times
 from stillweb.env.tasks.evaluators import ScriptEvaluator
 from stillweb.env.tasks.task import Task, task_to_dict
 from stillweb.env.trajectories.trajectory import FILE, ContentFiles, Trajectory
@@ -168,6 +169,7 @@ def test_a_failure_with_a_reward_is_refused_where_it_stands(tmp_path):
         Result("a", 0, "ok", None)
 
 
+@settings(max_examples=times(30, 5000))
 @given(st.sets(st.text(max_size=200), min_size=2, max_size=12))
 def test_names_of_folders_are_names_and_differ_as_ids_do(ids):
     names = {folder_name(name) for name in ids if name}
