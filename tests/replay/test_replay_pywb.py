@@ -322,14 +322,15 @@ async def test_it_opens_no_connection_to_the_world(shop, ca, pywb):
     assert told.decode().split() == ["True"] * 4
 
 
+@pytest_asyncio.fixture(scope="class", loop_scope="session")
+async def served(root, ca, pywb):
+    async with serve_pywb([Collection.open(root, "shop")], ca) as server:
+        yield server
+
+
 @pytest.mark.pywb
 class TestServed:
-    """One server for all of them."""
-
-    @pytest_asyncio.fixture(scope="class", loop_scope="session")
-    async def served(self, root, ca, pywb):
-        async with serve_pywb([Collection.open(root, "shop")], ca) as server:
-            yield server
+    """One server for all of them; the other tests look for processes that are left."""
 
     async def test_one_leaf_key_covers_its_certificates(self, served, ca):
         for host in ("a.example", "deep.b.example"):
