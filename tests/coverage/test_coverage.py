@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from stillweb import clock
 from stillweb.cli.coverage import print_coverage
 from stillweb.cli.record.until import print_until
 from stillweb.collections.branches import FormOutcome
+from stillweb.collections.layout import Collection
+from stillweb.collections.manifest import Manifest
 from stillweb.collections.misses import Missed, Sighting
 from stillweb.coverage import (
     AGENTS,
@@ -35,8 +38,7 @@ from stillweb.coverage.agents import WalkPolicies
 from stillweb.coverage.causes import Obstacles
 from stillweb.coverage.choices import Addresses, choose_unused, fill_again, opens_view
 from stillweb.coverage.report import CausePicture, write_report
-from stillweb.coverage.rounds import HarvestShare, why_over
-from stillweb.coverage.until import is_frame, live_share, needs_walks
+from stillweb.coverage.rounds import HarvestShare, is_frame, live_share, needs_walks, why_over
 from stillweb.errors import UsageError
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
@@ -264,6 +266,33 @@ def test_a_loop_keeps_as_much_time_as_its_last_measurement_took_and_a_third_more
     loop._report.rounds += [Round(number, {}, result(), 0.0) for number in (0, 1)]
     # 240 s of 1800 are left, and 21 walks took 42 s: another pass of 185 s, not none.
     assert (first, loop._to_record) == (60.0, pytest.approx(185.4))
+
+
+async def test_time_that_is_too_short_for_a_measurement_records_what_the_last_one_missed(monkeypatch):
+    monkeypatch.setattr(until, "opened_posts", lambda collection: None)
+    now, kept = [0.0], []
+    monkeypatch.setattr(until, "monotonic", lambda: now[0])
+    recording = Manifest("site")
+    monkeypatch.setattr(Collection, "manifest", lambda self: recording)
+    scope = Scope.of(ScopeKind.HOST, [URL])
+    loop = until._Loop(Collection(Path(), "site"), Any, scope, [URL], UntilOptions(seconds=600.0), print)
+    missed = result(step(1, (f"GET {URL}a",)))
+
+    async def measure(recorded):
+        loop._report.rounds.append(Round(len(kept), dict(recorded), missed, 0.0))
+        loop._walk_seconds = 8.0
+        return loop._report.rounds[-1]
+
+    async def record(last):
+        kept.append(loop._to_record)
+        now[0] = 500.0
+        return Counter(harvest=7)
+
+    monkeypatch.setattr(loop, "_measure", measure)
+    monkeypatch.setattr(loop, "_record", record)
+    report = await loop.run()
+    assert (kept, report.late, len(report.rounds)) == ([510.0, 100.0], 7, 2)
+    assert report.why.startswith("100 s are left")
 
 
 def test_walks_on_the_live_site_get_the_share_of_misses_that_a_live_connection_carries():

@@ -1,4 +1,4 @@
-"""Rounds of `record until`, and its report."""
+"""Rounds of `record until`, its report, and which means records a miss."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from stillweb.collections.branches import FormOutcome
+from stillweb.collections.misses import Missed
+from stillweb.collections.warc.frames import is_socket_url
 from stillweb.coverage.causes import MissCause
 from stillweb.coverage.measure import CoverageResult
+from stillweb.model import MUTATIONS
+from stillweb.record.amend.plan import by_visit
+from stillweb.record.harvest.misses import meaning_of
 
 _HARVEST_LEAST, _HARVEST_MOST = 0.25, 0.8  # shares of a pass
 
@@ -75,6 +80,7 @@ class UntilReport:
         forms: outcomes of the forms that were recorded with several texts.
         derived: walks with the seeds of the last measurement on a replay with --derived; None if no form was
             proved.
+        late: exchanges that were recorded after the last measurement, which no rate counts.
     """
 
     rounds: list[Round] = field(default_factory=list)
@@ -83,12 +89,14 @@ class UntilReport:
     why: str = ""
     forms: list[FormOutcome] = field(default_factory=list)
     derived: CoverageResult | None = None
+    late: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
         return {
             "reached": self.reached,
             "why": self.why,
+            "late": self.late,
             "rounds": [each.to_dict() for each in self.rounds],
             "causes": [asdict(each) for each in self.causes],
             "forms": [asdict(each) for each in self.forms],
@@ -113,3 +121,30 @@ def why_over(limit: float, left: float, last: CoverageResult, *, reached: bool) 
     if reached and not last.complete:
         return f"{over}: the last measurement is within the target, but ended after {len(last.walks)} walks"
     return over
+
+
+def needs_walks(miss: Missed) -> bool:
+    """Return whether only a browser on the live site records a request: a write, or a live connection."""
+    return miss.method in MUTATIONS or by_visit(miss.url)
+
+
+def live_share(misses: list[Missed]) -> float:
+    """Return the share of misses that only a visit records, because a live connection carries them."""
+    return sum(by_visit(each.url) * each.count for each in misses) / _total(misses)
+
+
+def is_frame(miss: Missed) -> bool:
+    """Return whether a page sent the miss over an open WebSocket: the visits of an amend do not send it."""
+    return is_socket_url(miss.url) and bool(miss.body_size)
+
+
+def is_linked(miss: Missed) -> bool:
+    """Return whether a link or a GET form leads to a miss: no browser is needed to find more like it.
+
+    A script may load what the link leads to.
+    """
+    return miss.method == "GET" and (miss.resource == "document" or bool(meaning_of(miss.fields)))
+
+
+def _total(misses: list[Missed]) -> int:
+    return sum(each.count for each in misses) or 1

@@ -11,7 +11,8 @@ Explore is the last resort. All measurements and filling walks share a browser.
 
 The loop ends when a measurement's rate is at most the target; its seeds were used by no earlier
 measurement. It also ends when the time is over, or when a round adds nothing. If templates of forms were
-proved, the walks of the last measurement are repeated with them.
+proved, the walks of the last measurement are repeated with them. Time that is too short for another
+measurement is used to record what the last one missed.
 """
 
 from __future__ import annotations
@@ -30,11 +31,19 @@ from stillweb.collections.branches import FormOutcome, read_forms
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.misses import Missed
-from stillweb.collections.warc.frames import is_socket_url
 from stillweb.coverage.causes import Obstacles, causes_of, closable_rate
 from stillweb.coverage.fill import FillOptions, FillReport, fill, recent_steps
 from stillweb.coverage.measure import CoverageOptions, CoverageResult, OnWalk, measure_coverage
-from stillweb.coverage.rounds import HarvestShare, Round, UntilReport, why_over
+from stillweb.coverage.rounds import (
+    HarvestShare,
+    Round,
+    UntilReport,
+    is_frame,
+    is_linked,
+    live_share,
+    needs_walks,
+    why_over,
+)
 from stillweb.coverage.times import (
     ShownTimes,
     TimedPages,
@@ -49,7 +58,6 @@ from stillweb.matching.parts import shape_key
 from stillweb.model import MUTATIONS, Request
 from stillweb.options import Option, parse_duration, parse_share
 from stillweb.record.amend.amend import AmendOptions, amend
-from stillweb.record.amend.plan import by_visit
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.explore import explore
 from stillweb.record.explore.options import ExploreOptions, WalkOptions, WalkReport
@@ -57,7 +65,6 @@ from stillweb.record.explore.walks import record_walks
 from stillweb.record.forms.run import FormsOptions, record_forms
 from stillweb.record.forms.wanted import OwnText
 from stillweb.record.harvest.harvest import harvest
-from stillweb.record.harvest.misses import meaning_of
 from stillweb.record.harvest.opened import opened_posts
 from stillweb.record.harvest.options import HarvestOptions
 from stillweb.replay import ReplayClient, ensure_sealed
@@ -78,6 +85,7 @@ _MEASURE_LEAST, _MEASURE_MOST = 0.1, 0.15  # shares of the whole time that are k
 _LONGER = 1.3  # times the last walks: those on a more complete recording see more pages
 _FIRST_MOST = 0.1  # share of the whole time that the first measurement may use
 _SURE = 2  # walks of each agent before a measurement may end early
+_LATE = 3.0  # times the seconds of a stage that recording takes after the last measurement
 _LEAST = 20.0  # seconds that are worth another stage, if replay and browser start in less
 _TIMES_SHARE = 0.1  # share of the whole time for walks at another time
 _FORMS_SHARE = 0.1  # share of the whole time for forms with own text
@@ -178,6 +186,7 @@ class _Loop:
         self._reads: list[Request] = []
         self._tried_times: set[bytes] = set()
         self._opened_later = False
+        self._keeps_time = True  # for another measurement
         self._written: set[tuple[str, str, str]] = set()
 
     @property
@@ -200,6 +209,9 @@ class _Loop:
                 break
             last = await self._measure(recorded)
         await self._measure_derived(last)
+        if not self._holds(last) and report.why != self._why_nothing and self._left > _LATE * self._least:
+            self._keeps_time = False
+            report.late = (await self._record(last.result)).total()
         recorded_at = self._collection.manifest().recorded_at
         causes = causes_of(last.result, self._options.harvest.avoid, recorded_at)
         self._obstacles.forms = report.forms
@@ -228,6 +240,8 @@ class _Loop:
     @property
     def _to_record(self) -> float:
         """Seconds left for recording; the rest is for the last measurement."""
+        if not self._keeps_time:
+            return self._left - self._start_seconds
         walks = len(self._options.measure.agents) * self._options.measure.seeds
         whole = self._options.seconds
         last = min(_MEASURE_MOST * whole, _LONGER * self._walk_seconds * walks)
@@ -251,7 +265,7 @@ class _Loop:
         searches: list[Missed] = []
         self._own_text.add(misses)
         share = HarvestShare()
-        share.add(sum(_is_linked(each) * each.count for each in misses), sum(each.count for each in misses))
+        share.add(sum(is_linked(each) * each.count for each in misses), sum(each.count for each in misses))
         if self._to_record <= self._least:  # a replay takes longer to start; plain HTTP needs none
             self._pass_end = monotonic() + max(_LEAST, self._to_record)
             writes = not self._options.read_only
@@ -568,30 +582,3 @@ class _Loop:
 
 def _key_of(miss: Missed) -> tuple[str, str, str]:
     return miss.method, miss.url, miss.body_digest
-
-
-def needs_walks(miss: Missed) -> bool:
-    """Return whether only a browser on the live site records a request: a write, or a live connection."""
-    return miss.method in MUTATIONS or by_visit(miss.url)
-
-
-def live_share(misses: list[Missed]) -> float:
-    """Return the share of misses that only a visit records, because a live connection carries them."""
-    return sum(by_visit(each.url) * each.count for each in misses) / _total(misses)
-
-
-def is_frame(miss: Missed) -> bool:
-    """Return whether a page sent the miss over an open WebSocket: the visits of an amend do not send it."""
-    return is_socket_url(miss.url) and bool(miss.body_size)
-
-
-def _is_linked(miss: Missed) -> bool:
-    """Return whether a link or a GET form leads to a miss: no browser is needed to find more like it.
-
-    A script may load what the link leads to.
-    """
-    return miss.method == "GET" and (miss.resource == "document" or bool(meaning_of(miss.fields)))
-
-
-def _total(misses: list[Missed]) -> int:
-    return sum(each.count for each in misses) or 1

@@ -117,6 +117,8 @@ def print_until(name: str, report: UntilReport) -> None:
         "#miss rate (95%)",
     )
     print_table(columns, rows, title=f"{name}: {'target reached' if report.reached else report.why}")
+    if report.late:
+        echo(f"{report.late} exchanges were recorded after the last measurement: no rate counts them")
     if report.forms:
         forms = [("refused" if e.refused else "proved", e.name, e.refused) for e in report.forms]
         print_table(("", "form", "reason"), forms, title="forms recorded with several texts")
