@@ -102,11 +102,14 @@ async def test_a_page_settles_with_its_popup(rig, opener):
 
 
 async def test_several_popups_at_one_time_are_flagged(rig):
-    """No request for the document of a page is held, so they run in any order."""
+    """No request for the document of a page is held, so they run in any order.
+
+    Those of some begin before their page can report them.
+    """
     async with rig.visit(Level.EXACT) as visit:
         rig.site.pages["http://site.test/pop"] = "popup"
-        rig.site.delays["http://site.test/pop"] = 0.3
-        script = "button.onclick = () => { for (const n of [1, 2]) window.open(`/pop?${n}`); }"
+        rig.site.delays["http://site.test/pop"] = 1.0  # so that they overlap on a busy machine
+        script = "button.onclick = () => { for (let n = 0; n < 8; n++) window.open(`/pop?${n}`); }"
         await visit.show(f"<button id=button>open</button><script>{script}</script>")
         await visit.page.evaluate("button.click()")
         await settle(visit.page, visit.activity)

@@ -163,7 +163,7 @@ class ExactContext:
             ("Network.responseReceived", partial(self._on_response, session)),
             ("Network.dataReceived", self._on_data),
             ("Network.loadingFinished", self._on_finished),
-            ("Network.loadingFailed", self._on_failed),
+            ("Network.loadingFailed", partial(self._on_failed, session)),
         ):
             session.on(event, callback)
         session.on("Fetch.requestPaused", lambda event: self._on_paused(session, event))
@@ -225,7 +225,8 @@ class ExactContext:
 
         def resume(event: dict[str, Any]) -> None:
             if event["frameId"] == session.target["targetId"]:
-                self._on_paused(session, event, self._connection.root)  # no other event reports it
+                self._documents.hold(event)  # its page reports its answer, under another identifier
+                self._on_paused(session, event, self._connection.root)
             else:
                 self._connection.resume(event)
 
@@ -268,10 +269,10 @@ class ExactContext:
             return
         if request["url"].startswith(NO_TRAFFIC) or self._is_dropped(event, kind):
             return
-        pending = self._sent(event["requestId"], request, kind)
+        frame = event.get("frameId", "") if kind == "document" else ""
+        pending = self._sent(self._documents.key_of(event["requestId"], frame), request, kind)
         pending.kind = pending.kind if pending.is_report else kind
-        pending.source = source_of(session.target, event)
-        pending.frame = event.get("frameId", "") if kind == "document" else ""
+        pending.source, pending.frame = source_of(session.target, event), frame
         if kind == "script":
             pending.precedence = script_precedence(event)
         if kind == "eventsource":
@@ -333,9 +334,9 @@ class ExactContext:
         """Handle a paused request of a target; `holder` is the session that paused it if not the target's."""
         request = event["request"]
         resume = partial((holder or session).post, "Fetch.continueRequest", {"requestId": event["requestId"]})
-        key = event.get("networkId") or event["requestId"]
-        if event["resourceType"] == "Document":
-            self._documents.requested(event["frameId"])
+        frame = event["frameId"] if event["resourceType"] == "Document" else ""
+        key = self._documents.key_of(event.get("networkId") or event["requestId"], "" if holder else frame)
+        self._documents.requested(frame)
         if self._is_dropped(event, event["resourceType"].lower()) or key in self._cancelled:
             (holder or session).post(
                 "Fetch.failRequest", {"requestId": event["requestId"], "errorReason": "Aborted"}
@@ -346,8 +347,7 @@ class ExactContext:
         self.requests.paused(pending, event["requestId"], holder or session)
         if event["resourceType"] == VIOLATION:  # its page reports it as "Other", before or after this
             pending.kind = VIOLATION.lower()
-        if pending.kind == "document":
-            pending.frame = event["frameId"]
+        pending.frame = frame or pending.frame
         if is_synchronous(event):
             # Its thread is blocked, so the release is atomic for it; other threads wait for their own
             # releases.
@@ -362,6 +362,7 @@ class ExactContext:
             self._report(pending)
             # Requests that the page made before it leaves are reported before or after this.
             self._flag_if_beside(pending)
+            pending.owner = session  # also if another one paused it: it ends with its page
             self.requests.release(pending, counts=False)
             self.frames.run_after(session, resume)
 
@@ -386,9 +387,10 @@ class ExactContext:
             self.connections.left(session.id)
 
     def _on_response(self, session: CdpSession, event: dict[str, Any]) -> None:
-        key, response = event["requestId"], event["response"]
-        if event["type"] == "Document" and response["status"] in _NO_DOCUMENT:
-            self._documents.note_empty(session.target, event.get("frameId", ""))
+        frame = event.get("frameId", "") if event["type"] == "Document" else ""
+        key, response = self._documents.key_of(event["requestId"], frame), event["response"]
+        if frame and response["status"] in _NO_DOCUMENT:
+            self._documents.note_empty(session.target, frame)
         if pending := self.requests.get(key):
             self._report(pending)
         self.requests.responded(key)
@@ -398,26 +400,27 @@ class ExactContext:
             self.activity.responded(key, response["status"])
 
     def _on_data(self, event: dict[str, Any]) -> None:
-        if pending := self.requests.get(event["requestId"]):
+        if pending := self.requests.get(self._documents.key_of(event["requestId"])):
             pending.received += 1
 
     def _on_finished(self, event: dict[str, Any]) -> None:
-        self._flag_if_given_up(event["requestId"], "an answer")
-        self._end(event["requestId"])
+        key = self._documents.key_of(event["requestId"])
+        self._flag_if_given_up(key, "an answer")
+        self._end(key)
 
-    def _on_failed(self, event: dict[str, Any]) -> None:
-        request = self.requests.get(event["requestId"])
+    def _on_failed(self, session: CdpSession, event: dict[str, Any]) -> None:
+        frame = session.target["targetId"] if event["type"] == "Document" else ""
+        key = self._documents.key_of(event["requestId"], frame)
+        request = self.requests.get(key)
         if event.get("canceled") and (request is None or request.stage is RequestStage.SENT):
-            self._cancelled.add(event["requestId"])  # it may still be paused
+            self._cancelled.add(key)  # it may still be paused
         if event.get("canceled") and request and request.stage in (RequestStage.SENT, RequestStage.PAUSED):
             request.reported = True  # whether it was sent before its cancellation is a race of two processes
-            if isinstance(
-                request.owner, CdpSession
-            ):  # a page that leaves does not wait for keepalive requests
-                request.owner.post(
-                    "Fetch.failRequest", {"requestId": request.fetch_id, "errorReason": "Aborted"}
-                )
-        self._end(event["requestId"], event.get("errorText") or "failed")
+            # A page that leaves does not wait for keepalive requests.
+            if isinstance(request.owner, CdpSession):
+                refusal = {"requestId": request.fetch_id, "errorReason": "Aborted"}
+                request.owner.post("Fetch.failRequest", refusal)
+        self._end(key, event.get("errorText") or "failed")
 
     def _on_script_loaded(self, worker: str) -> None:
         """A shared worker replies, so its script has loaded; its page requested it under the worker's id.

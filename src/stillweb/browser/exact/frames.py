@@ -35,6 +35,8 @@ class FrameDocuments:
         self.loading: dict[str, CdpSession] = {}
         self.removed: set[str] = set()
         self.empty_popups: set[str] = set()
+        self._held: dict[str, str] = {}  # keys of documents that no page has reported, by frame
+        self._keys: dict[str, str] = {}  # of those documents, by the identifier that their page reports
         self._pages: set[str] = set()  # that got a document
         self._late: set[str] = set()  # frames that are no longer awaited
         self._flag = flag
@@ -73,6 +75,17 @@ class FrameDocuments:
         """Note the request of a frame's document: it is awaited from now on."""
         self.loading.pop(frame, None)
         self._late.discard(frame)
+
+    def hold(self, event: dict[str, Any]) -> None:
+        """Note a paused document; if its page could not report it, its answer has another key."""
+        if not event.get("networkId"):
+            self._held[event["frameId"]] = event["requestId"]
+
+    def key_of(self, reported: str, frame: str = "") -> str:
+        """Return the key of a request by the identifier that its page reports; a document has a frame."""
+        if key := self._held.pop(frame, ""):
+            self._keys[reported] = key
+        return self._keys.get(reported, reported)
 
     def detached(self, frame: str) -> None:
         """Note that a frame is gone."""
