@@ -137,11 +137,18 @@ def faults(path: Path) -> Iterator[Fault]:
         elif name := _defined_name(node):
             for word in _replaced_words(name):
                 yield Fault(path, node.lineno, "name", f"{name} ({word})")  # type: ignore[attr-defined]
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            comment = token.string.lstrip("#! ")
-            yield from _in_text(path, token.start[0], comment)
-            yield from _openings(path, token.start[0], comment)
+    for line, comment in _comments(text):
+        yield from _in_text(path, line, comment)
+        yield from _openings(path, line, comment)
+
+
+def _comments(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the comments of a module, unless none of them can have a fault: reading tokens is slow."""
+    tails = (line[found.start() :] for line in text.splitlines() for found in re.finditer("#", line))
+    if any(_WORDS.search(tail) or any(_openings(SOURCE, 0, tail.lstrip("#! "))) for tail in tails):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string.lstrip("#! ")
 
 
 def _docstrings(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, tuple[int, str]]]:

@@ -190,7 +190,7 @@ async def test_a_model_is_requested_and_what_it_does_not_answer_is_no_reward(tmp
 
 async def test_random_episodes_are_the_same_in_another_batch(tmp_path, ca):
     tasks = [Task("t0", "", ORIGIN + "/", "small")]
-    options = BatchOptions(episodes=2, max_steps=6, max_concurrent=2)
+    options = BatchOptions(episodes=2, max_steps=4, max_concurrent=2)
     found = []
     async with serve([build(tmp_path)], ca, ReplayOptions(port=0, session_ports=None)) as server:
         for out in (tmp_path / "out", tmp_path / "again"):
