@@ -171,6 +171,16 @@ _OUTER: dict[str, tuple[str, ...]] = {
     inner: tuple(outer for first, outer in _NESTED if first == inner) for inner in _MARKUPS
 }
 
+_SHORT = 100  # characters of a value whose encodings are kept for other requests
+
+# Most values are words and numbers, which no escape changes.
+_SAFE = re.compile(r"[A-Za-z0-9_.-]*")
+_ESCAPES = {**_HTML, **_URL, **_JSON}
+_SAFE_ORDERS = tuple(
+    "".join(f">{name}" for name in order) for order in _ORDERS if _ESCAPES.keys() >= {*order}
+)
+_CODES = {inner: outers for inner, outers in _OUTER.items() if inner not in _ESCAPES}
+
 NAMES: tuple[str, ...] = tuple(">".join((change, *markups)) for change in _CHANGES for markups in _ORDERS)
 """Names of all encodings; packs refer to them by name."""
 
@@ -216,7 +226,8 @@ class Encodings:
     def by_bytes(self) -> dict[bytes, frozenset[str]]:
         """Return all distinct, non-empty encodings of the value, with the names that give them."""
         if self._by_bytes is None:  # each page is searched for all values
-            self._by_bytes = self._all_by_bytes()
+            is_short = len(self._value) <= _SHORT
+            self._by_bytes = _by_bytes_of(self._value) if is_short else self._all_by_bytes()
         return self._by_bytes
 
     def _all_by_bytes(self) -> dict[bytes, frozenset[str]]:
@@ -227,14 +238,16 @@ class Encodings:
         found: dict[str, frozenset[str]] = {}
         for changed, same in changes.items():
             for text, orders in self._orders(changed).items():
-                found[text] = found.get(text, frozenset()) | _names(tuple(same), tuple(orders))
+                names = _names(tuple(same), tuple(orders))  # shared by most values
+                found[text] = found[text] | names if text in found else names
         by_bytes = {_utf8(text): names for text, names in found.items()}
         return {encoded: names for encoded, names in by_bytes.items() if encoded}
 
     def _orders(self, changed: str) -> dict[str, list[str]]:
         """Return all texts that markups make of a changed text, each with the ends of their names."""
-        found: dict[str, list[str]] = {changed: [""]}
-        for inner, outers in _OUTER.items():
+        is_safe = _SAFE.fullmatch(changed) is not None
+        found: dict[str, list[str]] = {changed: [*_SAFE_ORDERS] if is_safe else [""]}
+        for inner, outers in _CODES.items() if is_safe else _OUTER.items():
             text = self._mark_up(changed, inner)
             if text is not None:
                 found.setdefault(text, []).append(f">{inner}")
@@ -256,6 +269,11 @@ class Encodings:
         if agreed:  # UTF-8 keeps different texts different
             return agreed if names <= self.by_bytes()[agreed] else None
         return agreed if all(self.text(name) == "" for name in names) else None
+
+
+@lru_cache(maxsize=128)  # a site's pages have the same few values again and again
+def _by_bytes_of(short: str) -> dict[bytes, frozenset[str]]:
+    return Encodings(short)._all_by_bytes()
 
 
 def _utf8(text: str) -> bytes | None:
