@@ -133,10 +133,8 @@ class ExactContext:
     @property
     def pages(self) -> int:
         """Number of pages that Playwright reports: not those of popups that got no document."""
-        return sum(
-            not session.gone.is_set() and target not in self._documents.empty_popups
-            for target, session in self._pages.items()
-        )
+        there = (target for target, session in self._pages.items() if not session.gone.is_set())
+        return sum(target not in self._documents.empty_popups for target in there)
 
     def session(self, target_id: str) -> CdpSession:
         """Return the session of a page, by its target.
@@ -425,8 +423,7 @@ class ExactContext:
     def _on_script_loaded(self, worker: str) -> None:
         """A shared worker replies, so its script has loaded; its page requested it under the worker's id.
 
-        If the worker started before its events were enabled (docs/decisions/0018-exact.md), no event reports
-        that.
+        No event reports that if the worker started before its events (docs/decisions/0018-exact.md).
         """
         if self.requests.get(worker):
             self._end(worker)
