@@ -183,6 +183,12 @@ def test_a_place_that_a_rule_names_is_a_token_too_and_reads_have_none() -> None:
     assert token_fields(Request("GET", f"{HOME}add?csrf_token={OLD}"), rules) == set()
 
 
+def test_requests_whose_fields_differ_after_redaction_give_no_rule():
+    kind = (("Content-Type", "application/json"),)
+    asked, made = (Request("POST", HOME, kind, body) for body in (b'{"csrf": "a"}', b'{"csrf": "b", "c": 1}'))
+    assert rules_for(asked, made, HOME, Rules()) == ()
+
+
 def test_scripts_send_what_their_page_holds_now() -> None:
     fields = (("content-type", "application/json"), ("sec-fetch-dest", "empty"), ("X-CSRFToken", OLD))
     asked = Request("POST", f"{HOME}api", fields, b"{}")

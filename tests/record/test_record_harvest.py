@@ -647,6 +647,20 @@ def test_one_request_is_enough_if_its_parameter_is_named_after_the_list(first: s
     )
 
 
+def test_entries_that_are_like_what_the_request_names_come_first():
+    tasks = [{"id": number, "project": 1 + number // 12} for number in range(10, 16)]
+    found = entries({"api/tasks": {"tasks": tasks}}, asked("api/tasks/13?project=2"))
+    of_two = [each for each in found if each.endswith("?project=2")]
+    assert of_two == [f"api/tasks/{number}?project=2" for number in (12, 14, 15, 10, 11)]
+
+
+def test_a_body_that_holds_the_state_of_a_view_makes_few_requests():
+    columns = [{"id": f"column-{number:04}", "type": "text"} for number in range(150)]
+    body = json.dumps({"shown": [each["id"] for each in columns], "order": {"by": columns[0]["id"]}})
+    found = entries({"api/columns": columns}, asked("api/views/1", body), asked("api/views/2", body))
+    assert len(found) <= 200
+
+
 def test_a_list_that_is_wrapped_has_the_name_of_its_url():
     wrapped = {"count": 3, "results": [{"id": number} for number in (1, 2, 3)]}
     first = asked("api/studies/1/trials?limit=10")
@@ -985,6 +999,24 @@ async def test_an_application_is_recorded_with_the_entries_that_no_visit_chose(
         *(f"{kind}/{each}" for each in RUNS[:3] for kind in ("api/runs", "log")),
         *(f"raw/{each}" for each in RUNS),
     }
+
+
+async def test_the_next_harvest_does_not_repeat_what_the_site_has_refused(tmp_path: Path, ca, site) -> None:
+    collection = application(tmp_path, site)
+    for _ in range(2):
+        await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
+    gone = [each.path for each in site.asked if each.path == f"/api/runs/{RUNS[3]}"]
+    assert len(gone) == 1
+
+
+async def test_documents_of_views_that_walks_have_seen_are_recorded(tmp_path: Path, ca, site) -> None:
+    site.page("/", "<div id=app></div>")
+    for path in ("/views/2?tab=3", "/logout"):
+        site.page(path, "<div id=app></div>")
+    collection = with_start(tmp_path, site)
+    seen = (f"{HOME}views/2?tab=3#top", f"{HOME}logout", "https://other.test/")
+    await harvest(collection, ca, SCOPE, HarvestOptions(addresses=seen, record=site.options))
+    assert [each.path for each in site.asked if each.path != "/"] == ["/views/2?tab=3"]
 
 
 async def test_entries_of_lists_come_before_urls_that_json_names(tmp_path: Path, ca, site) -> None:

@@ -117,6 +117,7 @@ class FillReport:
         loaded: parts of pages that scripts requested under the URL of a page (`X-Requested-With`).
         words: number of steps after which the page showed each word.
         reads: POST requests that opened views sent, and that went to the site.
+        addresses: of pages that walks have seen.
         failed: URLs that gave no answer, with the reason.
         is_dry: whether they ended because steps found little that is new.
     """
@@ -132,6 +133,7 @@ class FillReport:
     loaded: list[Missed] = field(default_factory=list)
     words: Counter[str] = field(default_factory=Counter)
     reads: list[Request] = field(default_factory=list)
+    addresses: dict[str, None] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
 
@@ -444,6 +446,7 @@ class _FillingWalks:
         for _ in range(_STEPS):
             if self.is_over:
                 break
+            self.report.addresses[seen.url] = None
             if self._addresses.visit(seen.url):
                 shown = await vector.observe(session, "markdown")
                 self._addresses.note(_LINK.findall(shown.markdown or ""))

@@ -184,6 +184,7 @@ class _Loop:
         self._own_text = OwnText()
         self._words: Counter[str] = Counter()
         self._reads: list[Request] = []
+        self._addresses: dict[str, None] = {}  # of pages that walks have seen
         self._tried_times: set[bytes] = set()
         self._opened_later = False
         self._keeps_time = True  # for another measurement
@@ -264,6 +265,7 @@ class _Loop:
         misses, walked = result.misses(), sum(1 for _ in result.steps())
         searches: list[Missed] = []
         self._own_text.add(misses)
+        self._addresses.update(dict.fromkeys(step.page for step in result.steps()))
         share = HarvestShare()
         share.add(sum(is_linked(each) * each.count for each in misses), sum(each.count for each in misses))
         if self._to_record <= self._least:  # a replay takes longer to start; plain HTTP needs none
@@ -417,6 +419,7 @@ class _Loop:
             shown=self._words,
             writes=writes,
             reads=tuple(self._reads),
+            addresses=tuple(self._addresses),
         )
 
         self._say(f"harvest: {len(misses)} misses, links")
@@ -456,6 +459,7 @@ class _Loop:
         self._obstacles.failed.update(report.failed)
         self._words += report.words
         self._reads += report.reads
+        self._addresses |= report.addresses
         for request in report.reads:
             self._own_text.opened.add(request)
         self._steps += report.steps

@@ -26,7 +26,17 @@ from stillweb.collections.limits import load_json
 from stillweb.errors import LimitExceeded, UpstreamUnreachable
 from stillweb.http.codec import decoded_body
 from stillweb.http.messages import request_block
-from stillweb.model import BUSY, Capture, Exchange, Headers, Request, Response, destination, header
+from stillweb.model import (
+    BUSY,
+    HTML_TYPES,
+    Capture,
+    Exchange,
+    Headers,
+    Request,
+    Response,
+    destination,
+    header,
+)
 from stillweb.record.crawl.fetch import tls_context
 from stillweb.record.crawl.scope import page_link
 from stillweb.record.harvest.connections import BrokenResponse, ConnectionPool
@@ -47,6 +57,7 @@ _LOGINS = 2  # requests of a page whose login ends meanwhile
 _BROKEN = 3  # pages with a server error that lasts, without one that passes, after which
 _ATTEMPTS_OF_BROKEN = 2  # is the number of attempts, and other pages do not wait for them
 _STRANGERS = (401, 403, 419)
+_REFUSALS = (400, 404, 405, 410, 422, 500)
 _OF_ONE_TYPE = 20  # requests of one media type that are read for their fields
 _LINKED = (
     50  # captures of one form of path that no script requested, after which the others are taken for such
@@ -542,3 +553,18 @@ def location_of(exchange: Exchange) -> str:
 def refuses_strangers(exchange: Exchange) -> bool:
     """Return True if a response may depend on cookies that a visitor of another page has."""
     return exchange.response.status in _STRANGERS or location_of(exchange) == exchange.request.url
+
+
+def is_refusal(exchange: Exchange) -> bool:
+    """Return whether a site refuses a request for what it says, and not for who sends it or when."""
+    return exchange.response.status in _REFUSALS
+
+
+def is_found(exchange: Exchange) -> bool:
+    """Return whether a site answers a request with success."""
+    return exchange.response.status == HTTPStatus.OK
+
+
+def is_file(exchange: Exchange) -> bool:
+    """Return False for error pages, and for the page that some sites send for any unknown path."""
+    return is_found(exchange) and exchange.response.mime not in HTML_TYPES

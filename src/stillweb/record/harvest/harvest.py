@@ -37,6 +37,9 @@ from stillweb.record.harvest.counters import NumberedRequests
 from stillweb.record.harvest.fetch import (
     WITHOUT_PAGE,
     PageFetcher,
+    is_file,
+    is_found,
+    is_refusal,
     location_of,
     recorded_fields,
     recorded_posts,
@@ -164,6 +167,7 @@ class _Harvest:
         self.robots: Robots | None = None
         self._visit: PageFetcher | None = None
         self._unanswered: list[Pending] = []
+        self._refused: set[str] = set()  # keys of requests that no page was seen to send
         self._listed = ListedValues()
         self._numbered = NumberedRequests()
         self._keeper: LoginKeeper | None = None
@@ -218,7 +222,12 @@ class _Harvest:
     ) -> list[tuple[list[PlainRequest], Callable[[Exchange], bool]]]:
         """Return the requests that need no page, each group with the answers of it that are wanted."""
         scripts = ScriptRequests(
-            self._collection, self._documents, self._recorded, self._links_of, self._budget.is_over
+            self._collection,
+            self._documents,
+            self._recorded,
+            self._refused,
+            self._links_of,
+            self._budget.is_over,
         )
         self._listed, self._numbered = scripts.listed, scripts.numbered
         unsafe = bool(self._options.forms)
@@ -229,23 +238,24 @@ class _Harvest:
         return [
             (missed, _is_any),
             (await asyncio.to_thread(scripts.for_links, [*missed, *known]), _is_any),
-            (await asyncio.to_thread(scripts.for_named, self._named, missed), _is_found),
-            (entries, _is_file),
-            (await asyncio.to_thread(scripts.for_combinations, [*missed, *known]), _is_file),
-            (await asyncio.to_thread(scripts.for_rows, [*missed, *known]), _is_found),
-            (await asyncio.to_thread(scripts.for_files), _is_file),
+            (await asyncio.to_thread(scripts.for_named, self._named, missed), is_found),
+            (entries, is_file),
+            (await asyncio.to_thread(scripts.for_combinations, [*missed, *known]), is_file),
+            (await asyncio.to_thread(scripts.for_rows, [*missed, *known]), is_found),
+            (await asyncio.to_thread(scripts.for_files), is_file),
             (linked, _is_any),
         ]
 
     def _queue_listed(self, urls: list[str]) -> None:
-        """Queue documents of entries of lists: links that scripts make are in no HTML."""
-        for url in urls[:_LISTED]:
-            if self._is_followed(url, ""):
-                self._frontier.add(wire_url(url), "", _LISTED_SHARE / min(len(urls), _LISTED))
+        """Queue documents of entries of lists, and of views: links that scripts make are in no HTML."""
+        new = [url for url in map(wire_url, urls) if url not in self._recorded and self._is_followed(url, "")]
+        for url in new[:_LISTED]:
+            self._frontier.add(url, "", _LISTED_SHARE / min(len(new), _LISTED))
 
     def _take_misses(self, start: str) -> None:
         """Queue missed documents, and take how scripts sent forms."""
         self._post_forms.learn(self._options.misses)
+        self._queue_listed(list(self._options.addresses))
         for miss in self._options.misses:
             if miss.method == "GET" and miss.resource == "document" and self._is_followed(miss.url, ""):
                 self._frontier.add(wire_url(miss.url), start, 1.0)
@@ -306,6 +316,7 @@ class _Harvest:
             shown = TypeAdapter(dict[str, PlainRequest]).validate_python(state.get("loaded", {}))
             self._loaded.examples.update(shown)
             self._parsed = set(state["parsed"])
+            self._refused.update(map(str, state.get("refused", ())))
             self._named.known = frozenset((str(name), str(sign)) for name, sign in state.get("named", ()))
             for post, weight in TypeAdapter(list[tuple[PostForm, float]]).validate_python(state["posts"]):
                 self._post_forms.waiting.append(post)
@@ -326,6 +337,7 @@ class _Harvest:
             "waiting": [*self._frontier.waiting_urls(), *again],
             **self.typed.state(),
             "parsed": sorted(self._parsed),
+            "refused": sorted(self._refused),
             "named": sorted(self._named.names),
             "posts": [
                 (asdict(post), self._frontier.weight_of(post.key)) for post in self._post_forms.waiting
@@ -433,7 +445,7 @@ class _Harvest:
             return
         text = (decoded_body(exchange.response) or b"").decode("utf-8", "replace")
         opening, others = self._named.requests_for(exchange.request.url, text)
-        await self._send_plain(fetcher, opening, _is_found)
+        await self._send_plain(fetcher, opening, is_found)
         for each in others:
             self._frontier.add(each.key, each.referer, weight, each)
 
@@ -618,7 +630,8 @@ class _Harvest:
         async def work() -> None:
             for request in waiting:
                 avoided = self._options.avoid.forbids("", request.url)
-                if self._is_recorded(request) or avoided or self._budget.is_over():
+                is_refused = is_wanted is not _is_any and request.key in self._refused
+                if self._is_recorded(request) or is_refused or avoided or self._budget.is_over():
                     continue
                 self._recorded.add(request.key)
                 if not await self._is_allowed(fetcher, request.url):
@@ -629,13 +642,14 @@ class _Harvest:
                 if request.body is not None and exchange.response.status in WITHOUT_PAGE:
                     continue
                 if not is_wanted(exchange):
+                    self._refused.update([request.key] if is_refusal(exchange) else ())
                     continue
                 self._write(exchange)
                 if request.meaning:  # a part of a page, with links and forms of its own
                     part = self._take_page(self._frontier.mark_taken(request.key), exchange)
                     resources = part.resources if part else []
                     await self._fetch_resources(fetcher, resources, request.url)
-                    await self._send_plain(fetcher, loaded_scripts(request, resources), _is_file)
+                    await self._send_plain(fetcher, loaded_scripts(request, resources), is_file)
                 self._on_page(self.report)
 
         async with asyncio.TaskGroup() as group:
@@ -691,12 +705,3 @@ class _Harvest:
 
 def _is_any(exchange: Exchange) -> bool:
     return True
-
-
-def _is_found(exchange: Exchange) -> bool:
-    return exchange.response.status == 200
-
-
-def _is_file(exchange: Exchange) -> bool:
-    """Return False for error pages, and for the page that some sites send for any unknown path."""
-    return exchange.response.status == 200 and exchange.response.mime not in HTML_TYPES

@@ -28,6 +28,7 @@ class HarvestOptions:
         walked: number of steps in which they were missed, 0 if it is unknown.
         shown: words that walks saw, and how often; scripts may show words that no document holds.
         writes: whether missed writes of scripts are sent at the end, with those of other rows (`writes`).
+        addresses: pages that walks have seen, also without a request for their document.
         reads: POST requests that opened views sent: the same with other values reads, too.
         avoid: links that are not followed.
         login: None to harvest without a login.
@@ -64,6 +65,7 @@ class HarvestOptions:
     walked: int = 0
     shown: Mapping[str, int] = field(default_factory=dict)
     writes: bool = False
+    addresses: tuple[str, ...] = ()
     reads: tuple[Request, ...] = ()
     values: FormValues = field(default_factory=Values)
     avoid: AvoidRules = field(default_factory=AvoidRules.of)

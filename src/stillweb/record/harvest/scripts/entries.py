@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -39,6 +39,9 @@ _KEYS = frozenset(
 _IDS = ("id", "ids", "key", "pk", "no", "nr", "number")  # ends of names of parameters that name an entry
 _SHORT = re.compile(r"[0-9]{1,4}")
 _MOST_OF_A_LIST = 200  # entries; an agent sees those at its start
+_EFFORT = 20_000  # requests for entries that are made; one with a long body counts as several
+_LONG = 50  # bytes of a body
+_NAMED = 30  # texts of one request that may name an entry; the state of a whole view is in some bodies
 
 ListSource = tuple[str, str]
 """A list: its request, with {} for what varies, and the names that lead to the value in the answer."""
@@ -59,6 +62,7 @@ class ListedValues:
     lists: dict[ListSource, dict[str, _Row]] = field(default_factory=lambda: defaultdict(dict))
     sources: dict[str, set[ListSource]] = field(default_factory=lambda: defaultdict(set))
     urls: dict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
+    _varying: dict[ListSource, tuple[int, frozenset[str]]] = field(default_factory=dict)
 
     def add(self, url: str, answer: Any) -> None:
         """Take the JSON answer to a request."""
@@ -75,6 +79,20 @@ class ListedValues:
             ):
                 self.lists[source].setdefault(text, entry)
                 self.sources[text].add(source)
+
+    def varying(self, source: ListSource) -> frozenset[str]:
+        """Return the names under which entries of a list have different values, such as no common type."""
+        entries = self.lists[source]
+        size, names = self._varying.get(source, (0, frozenset()))
+        if size != len(entries):
+            seen: dict[str, str] = {}
+            rows = [row.items() for row in entries.values()]
+            names = frozenset(
+                name for row in rows for name, text in row if seen.setdefault(name, text) != text
+            )
+            names |= {name for name in seen if any(name not in row for row in entries.values())}
+            self._varying[source] = len(entries), names
+        return names
 
     def linked(self, requested: AbstractSet[str]) -> Iterator[str]:
         """Yield the URLs that have a name under which another URL was requested."""
@@ -115,11 +133,15 @@ class _Texts:
     """The texts of a request that may name an entry: segments of its path, and values of its parameters.
 
     Several segments are one text if a listed value holds slashes.
+
+    Attributes:
+        names: the name of each text: that of its parameter, or the segment before it.
     """
 
     request: PlainRequest
     segments: tuple[str, ...]
     values: tuple[str, ...]
+    names: tuple[str, ...]
 
     @classmethod
     def of(cls, request: PlainRequest, listed: AbstractSet[str]) -> _Texts:
@@ -130,18 +152,14 @@ class _Texts:
             count = next(taken, 1)
             segments.append("/".join(left[:count]))
             left = left[count:]
-        return cls(request, tuple(segments), tuple(value for _, value in _parameters(request)))
+        pairs = _parameters(request)
+        names = (*map(unquote, ["", *segments[:-1]]), *(name for name, _ in pairs))
+        return cls(request, tuple(segments), tuple(value for _, value in pairs), names)
 
     @property
     def all(self) -> list[str]:
         """The texts in order, decoded."""
         return [*map(unquote, self.segments), *self.values]
-
-    @property
-    def names(self) -> list[str]:
-        """The name of each text: that of its parameter, or the segment before it."""
-        before = ["", *self.segments[:-1]]
-        return [*map(unquote, before), *(name for name, _ in _parameters(self.request))]
 
     def with_others(self, new: Mapping[str, str]) -> PlainRequest:
         """Return the request with other texts wherever it has the given ones."""
@@ -184,7 +202,14 @@ class _Kind:
             return
         # Many lists hold 1, 2, 3.
         shortest = min(named or sources, key=lambda source: (len(listed.lists[source]), source))
-        for value, entry in listed.lists[shortest].items():
+        entries = listed.lists[shortest]
+        known = set(texts) - {texts[self.at]}
+        own = {name: text for name, text in entries.get(texts[self.at], {}).items() if text in known}
+
+        def is_unlike(entry: _Row) -> bool:  # an entry of another project, where the request names one
+            return any(entry.get(name) != text for name, text in own.items())
+
+        for value, entry in sorted(entries.items(), key=lambda each: is_unlike(each[1])):
             if value not in self.values and all(name in entry for _, name in self.rest):
                 rest = {texts[place]: entry[name] for place, name in self.rest}
                 yield example.with_others({**rest, texts[self.at]: value})
@@ -204,32 +229,43 @@ class _Kind:
         return examples >= _PROOFS and all(len({each[place] for each in found}) > 1 for place, _ in self.rest)
 
 
-def requests_for_entries(requests: Iterable[PlainRequest], listed: ListedValues) -> list[PlainRequest]:
+def requests_for_entries(
+    requests: Iterable[PlainRequest],
+    listed: ListedValues,
+    is_known: Callable[[PlainRequest], bool] = lambda request: False,
+) -> list[PlainRequest]:
     """Return the requests for entries that no request named, of all kinds in turn, each once.
 
     Args:
         requests: of scripts.
         listed: values of recorded lists.
+        is_known: returns whether a request was sent before.
     """
     kinds: dict[tuple[Any, ...], _Kind] = {}
     for request in requests:
         example = _Texts.of(request, listed.sources.keys())
         texts = example.all
         named = [number for number, text in enumerate(texts) if text in listed.sources]
-        for at in named:
+        for at in named[:_NAMED]:
             for rest in dict.fromkeys([(), *_rests(texts, at, listed)]):
                 marked = {texts[at]: "{}", **{texts[place]: name for place, name in rest}}
                 alike = tuple(marked.get(text, text) for text in texts)
                 key = (request.method, urlsplit(request.url).netloc, _names(request), at, rest, alike)
                 kinds.setdefault(key, _Kind(at, rest)).values[texts[at]] = example
     found: dict[str, PlainRequest] = {}
+    left, posted = _EFFORT, Counter[tuple[str, str]]()
     waiting = [kind.entries(listed) for kind in kinds.values()]
-    while waiting:
+    while waiting and left > 0:
         for each in list(waiting):
             if (entry := next(each, None)) is None:
                 waiting.remove(each)
-            else:
-                found.setdefault(entry.key, entry)
+                continue
+            left -= 1 + len(entry.body or b"") // _LONG
+            place = entry.method, path_form(urlsplit(entry.url).path, "{}")
+            is_over = entry.body is not None and posted[place] >= _MOST_OF_A_LIST
+            if entry.key not in found and not is_over and not is_known(entry):
+                found[entry.key] = entry
+                posted[place] += 1
     return list(found.values())
 
 
@@ -255,12 +291,13 @@ def _rests(texts: list[str], at: int, listed: ListedValues) -> Iterator[tuple[tu
 
     A value that all entries share, such as their type, says nothing.
     """
+    known = set(texts) - {texts[at]}
     for source in sorted(listed.sources[texts[at]]):
-        entries = listed.lists[source]
+        varying = listed.varying(source)
         name_of = {
             text: name
-            for name, text in reversed(entries[texts[at]].items())
-            if text in texts and text != texts[at] and len({each.get(name) for each in entries.values()}) > 1
+            for name, text in reversed(listed.lists[source][texts[at]].items())
+            if text in known and name in varying
         }
         if rest := tuple((place, name_of[text]) for place, text in enumerate(texts) if text in name_of):
             yield rest

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
 from typing import Any
@@ -240,6 +241,7 @@ class ScriptRequests:
     Args:
         documents: recorded documents by URL.
         recorded: keys and URLs of recorded requests; what is found in recorded data is added.
+        refused: keys of requests that the site has refused.
         links_of: returns where a document with a URL leads.
         is_over: returns whether the time is over.
 
@@ -253,12 +255,14 @@ class ScriptRequests:
         collection: Collection,
         documents: dict[str, Capture],
         recorded: set[str],
+        refused: AbstractSet[str],
         links_of: Callable[[bytes, str], list[str]],
         is_over: Callable[[], bool],
     ) -> None:
         self._collection = collection
         self._documents = documents
         self._recorded = recorded
+        self._refused = refused
         self._links_of = links_of
         self._is_over = is_over
         self.listed = ListedValues()
@@ -352,7 +356,7 @@ class ScriptRequests:
                 self.numbered.note(request, answer)
         shown = islice(self._documents, _SHOWN)
         documents = (PlainRequest("GET", url, "document", "") for url in shown)
-        entries = requests_for_entries([*requests, *documents], listed)
+        entries = requests_for_entries([*requests, *documents], listed, self._is_known)
         requested = self._recorded | {each.url for each in requests}
         linked = self._on_hosts(listed.linked(requested))
         named = {each.key for each in linked}  # their error pages count too
@@ -405,4 +409,7 @@ class ScriptRequests:
         return self._unrecorded(combined_requests(requests))
 
     def _unrecorded(self, requests: Iterable[PlainRequest]) -> list[PlainRequest]:
-        return list(islice((each for each in requests if each.key not in self._recorded), _ENTRIES))
+        return list(islice((each for each in requests if not self._is_known(each)), _ENTRIES))
+
+    def _is_known(self, request: PlainRequest) -> bool:
+        return request.key in self._recorded or request.key in self._refused
