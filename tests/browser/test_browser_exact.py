@@ -17,6 +17,7 @@ from stillweb.browser import Level, page_html, screenshot, settle
 from stillweb.browser.cdp.connection import CdpConnection
 from stillweb.browser.cdp.session import FrameGone, PageProbe
 from stillweb.browser.exact import context as exact_context
+from stillweb.browser.exact import scheduler
 from stillweb.browser.exact.frames import DrawnFrames
 from stillweb.browser.input.pointer import Pointer
 from stillweb.browser.observe.page import page_address
@@ -598,7 +599,7 @@ async def test_dialogs_do_not_hold_up_the_others(rig):
 
 async def test_a_page_that_asks_without_end_stops_at_the_same_request(rig, monkeypatch):
     """Its clock cannot move: it was cut off after 60 s of real time, at another request in each run."""
-    monkeypatch.setattr(exact_context, "_LOOP", 60)
+    monkeypatch.setattr(scheduler, "_LOOP", 60)
     html = LOG + "const ask = () => fetch('/none').then(ask); ask();</script>"
     settled, _, _, _, flags = one_of(await runs(rig, html, sessions=2))
     assert not settled

@@ -55,8 +55,9 @@ from stillweb.record.forms.plan import plan_forms
 from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import PageFetcher, recorded_data, recorded_posts, recorded_requests
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
-from stillweb.record.harvest.harvest import STATE_FILE, harvest
+from stillweb.record.harvest.harvest import harvest
 from stillweb.record.harvest.keeper import LoginKeeper
+from stillweb.record.harvest.links import STATE_FILE
 from stillweb.record.harvest.misses import PlainRequest, plain_requests, word_templates
 from stillweb.record.harvest.opened import OpenedPosts, opened_posts
 from stillweb.record.harvest.options import HarvestOptions, HarvestReport
@@ -988,7 +989,7 @@ async def test_an_application_is_recorded_with_the_entries_that_no_visit_chose(
     tmp_path: Path, ca, site, monkeypatch, first: float
 ) -> None:
     # Without time before the pages they come after these.
-    monkeypatch.setattr("stillweb.record.harvest.harvest._MISSES_SHARE", first)
+    monkeypatch.setattr("stillweb.record.harvest.harvest.MISSES_SHARE", first)
     collection = application(tmp_path, site)
     await harvest(collection, ca, SCOPE, HarvestOptions(seconds=60.0, record=site.options))
     # The last one has an error page of the site. A URL that the site names is recorded with its error page.

@@ -24,7 +24,8 @@ from stillweb import clock
 from stillweb.browser.activity import Activity
 from stillweb.browser.cdp.connection import CdpError
 from stillweb.browser.cdp.session import FrameGone, FrameInfo, PageProbe
-from stillweb.browser.exact.context import ExactContext, RequestLoop
+from stillweb.browser.exact.context import ExactContext
+from stillweb.browser.exact.scheduler import RequestLoop
 from stillweb.browser.exact.workers import WorkerWaits
 from stillweb.browser.profile import Level
 from stillweb.browser.state import PinnedState, state_of

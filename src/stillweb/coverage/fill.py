@@ -25,13 +25,13 @@ from stillweb import clock
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection, locked
 from stillweb.collections.learn.rules import read_rules
-from stillweb.collections.learn.transports import is_live
 from stillweb.collections.misses import Missed, Sighting
 from stillweb.collections.pack.reader import Pack
 from stillweb.coverage.choices import Addresses, choose_unused, fill_again, opens_view, words_of
 from stillweb.env import EnvOptions, Observation, VectorEnv, VectorOptions
 from stillweb.env.vector.pool import BrowserPool
 from stillweb.errors import InfraError, TaskError, UpstreamUnreachable
+from stillweb.matching.transports import is_live
 from stillweb.model import BUSY, Exchange, Headers, Request, destination, header
 from stillweb.record.amend.plan import SealedIndex, identity
 from stillweb.record.amend.writer import NewOnlyWriter

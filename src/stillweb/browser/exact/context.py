@@ -12,7 +12,6 @@ Anything that cannot be pinned is listed in `flags`, which `info["determinism"]`
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ from stillweb.browser.cdp.reports import (
 from stillweb.browser.exact.connections import Connections
 from stillweb.browser.exact.console import Console
 from stillweb.browser.exact.frames import DrawnFrames, FrameDocuments
-from stillweb.browser.exact.scheduler import PendingRequest, RequestScheduler, RequestStage
+from stillweb.browser.exact.scheduler import PendingRequest, RepeatedPaths, RequestScheduler, RequestStage
 from stillweb.browser.exact.workers import PageSide, Workers
 from stillweb.errors import InfraError
 from stillweb.urls import BLOB_URL
@@ -55,12 +54,7 @@ _BEGIN_ROUNDS = 2
 _BODY_SECONDS = 3.0  # real, without a part of it; a body that the page does not read to its end never ends
 _RESPONSE_SECONDS = 60.0  # real, as a settle; requests of a document that was replaced may never end
 _KEY_STEP = 0.1  # seconds between two events of keys at one instant; type-ahead of lists ends after 1 s
-_LOOP = 300  # requests to one path at one instant, besides images
 _NO_DOCUMENT = (204, 205)  # RFC 9110 §15.3.5, §15.3.6; a navigation stays where it is
-
-
-class RequestLoop(Exception):
-    """A page repeats a request without a pause; its clock cannot reach the next instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,7 +461,7 @@ class ExactContext:
         Raises:
             RequestLoop: if the page sends requests to one path without end.
         """
-        sent: Counter[str] = Counter()
+        repeated = RepeatedPaths()
         while True:
             await self.calm(page)
             request = self.requests.next_paused()
@@ -475,9 +469,7 @@ class ExactContext:
                 if not await self.finish_released():
                     return
                 continue
-            sent[path := request.url.partition("?")[0]] += not request.is_image
-            if sent[path] > _LOOP:
-                raise RequestLoop(f"{path} was requested {_LOOP} times at one instant")
+            repeated.count(request)
             await self._release(request)
 
     async def calm(self, page: PageSide) -> None:
@@ -590,7 +582,8 @@ class ExactContext:
 
     async def finish_released(self) -> bool:
         """Wait for released requests; return True if the context had any request."""
-        for request in (released := self.requests.released()):
+        released = self.requests.released()
+        for request in released:
             await self._wait_for(request)
         return bool(released) or self.requests.next_paused() is not None or bool(self.requests.unaccounted())
 

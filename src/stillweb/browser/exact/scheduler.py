@@ -24,6 +24,11 @@ from enum import StrEnum
 _REPORTS = frozenset({"ping", "cspviolationreport"})
 _UNTIL_RESPONSE = frozenset({"eventsource", "media", "websocket", *_REPORTS})
 _IMAGES = frozenset({"image", "font", "media", "texttrack", "prefetch", *_REPORTS})
+_LOOP = 300  # requests to one path at one instant, besides images
+
+
+class RequestLoop(Exception):
+    """A page repeats a request without a pause; its clock cannot reach the next instant."""
 
 
 class RequestStage(StrEnum):
@@ -201,3 +206,21 @@ class RequestScheduler:
         self.round += counts
         request.stage = RequestStage.RELEASED
         request.moved.clear()
+
+
+class RepeatedPaths:
+    """Requests to each path at one instant."""
+
+    def __init__(self) -> None:
+        self._sent: Counter[str] = Counter()
+
+    def count(self, request: PendingRequest) -> None:
+        """Count a request.
+
+        Raises:
+            RequestLoop: if the page sends requests to its path without end.
+        """
+        path = request.url.partition("?")[0]
+        self._sent[path] += not request.is_image
+        if self._sent[path] > _LOOP:
+            raise RequestLoop(f"{path} was requested {_LOOP} times at one instant")

@@ -10,7 +10,6 @@ The rules hold for WebSockets, event streams and polls of the same path. Pure.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -20,37 +19,18 @@ from stillweb.collections.learn.rules import Learned, merge, read_rules, write_r
 from stillweb.matching.engineio import is_transport
 from stillweb.matching.parts import Where
 from stillweb.matching.rules import Rule, RuleOrigin
-
-# sockjs-client, lib/main.js: a number of three digits, then a string of [a-z0-5] (8 by default).
-_TRANSPORTS = (
-    "websocket",
-    "xhr_streaming",
-    "xhr_send",
-    "xhr",
-    "eventsource",
-    "jsonp_send",
-    "jsonp",
-    "htmlfile",
-)
-_SOCKJS = re.compile(
-    rf"(?P<prefix>(?:/[^/*?\[\]]+)*)/[0-9]{{3}}/[a-z0-5]{{8,64}}/(?P<transport>{'|'.join(_TRANSPORTS)})"
-)
-
-
-def is_live(url: str) -> bool:
-    """Return True for a request of a SockJS or socket.io connection, which only its page can continue."""
-    return is_transport(url) or (_has_transport(url) and bool(_SOCKJS.fullmatch(urlsplit(url).path)))
+from stillweb.matching.transports import SOCKJS, has_transport
 
 
 def transport_rules(urls: Iterable[str]) -> tuple[Rule, ...]:
     """Return the rules for the SockJS and socket.io URLs among recorded ones."""
     found: dict[Rule, None] = {}
     for url in urls:
-        if "sockjs" not in url and ".io/" not in url and not _has_transport(url):
+        if "sockjs" not in url and ".io/" not in url and not has_transport(url):
             continue
         parts = urlsplit(url)
         host, path = parts.hostname or "", parts.path
-        if match := _SOCKJS.fullmatch(path):
+        if match := SOCKJS.fullmatch(path):
             prefix, number = match["prefix"], match["prefix"].count("/") + 1
             glob, evidence = f"{prefix}/*/*/{match['transport']}", "the URL of a SockJS session"
             for name, shape in ((number, "any"), (number + 1, "token")):
@@ -63,10 +43,6 @@ def transport_rules(urls: Iterable[str]) -> tuple[Rule, ...]:
             sid = _rule(Where.QUERY, "sid", "any", host, path, evidence)
             found[replace(sid, method="POST")] = None
     return tuple(found)
-
-
-def _has_transport(url: str) -> bool:
-    return url.partition("?")[0].rpartition("/")[2] in _TRANSPORTS
 
 
 def _rule(where: Where, name: str, shape: str, host: str, path: str, evidence: str) -> Rule:

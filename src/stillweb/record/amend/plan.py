@@ -27,7 +27,6 @@ from pathlib import Path
 
 from stillweb.collections.defects import Defect
 from stillweb.collections.importers.har import HarFile
-from stillweb.collections.learn.transports import is_live
 from stillweb.collections.misses import Missed, Sighting, read_misses
 from stillweb.collections.pack.frames import WEBSOCKET, open_frames, socket_key
 from stillweb.collections.pack.reader import Pack
@@ -36,6 +35,7 @@ from stillweb.errors import CollectionError, UsageError
 from stillweb.matching.captures import MEANT, Entry, RequestFields, page_set
 from stillweb.matching.keys import request_key
 from stillweb.matching.rules import Rules
+from stillweb.matching.transports import is_live
 from stillweb.model import MUTATIONS, Page, Request, destination, header
 from stillweb.record.crawl.scope import seed_url
 from stillweb.urls import host_of, other_scheme, wire_url

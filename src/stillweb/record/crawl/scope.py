@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import urljoin, urlsplit
 
 from stillweb.errors import UsageError
+from stillweb.model import Exchange, header
 from stillweb.record.options import ScopeKind
 from stillweb.urls import host_of, origin_of, page_address
 
@@ -114,6 +115,13 @@ def page_link(href: str, base: str) -> str | None:
         return page_url(urljoin(base, href.strip()))
     except ValueError:  # "http://[" and the like
         return None
+
+
+def location_of(exchange: Exchange) -> str:
+    """Return where a redirect leads, "" if the response is none."""
+    if exchange.response.status not in (301, 302, 303, 307, 308):
+        return ""
+    return page_link(header(exchange.response.headers, "location"), exchange.request.url) or ""
 
 
 def page_url(url: str) -> str | None:

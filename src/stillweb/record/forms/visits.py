@@ -24,9 +24,10 @@ from stillweb.collections.learn.recordings import AGAIN, REDIRECT, SHOWN, WRITE,
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.http.codec import decoded_body
 from stillweb.model import Exchange
+from stillweb.record.crawl.scope import location_of
 from stillweb.record.explore.values import Values
 from stillweb.record.forms.plan import FormVariant
-from stillweb.record.harvest.fetch import PageFetcher, location_of
+from stillweb.record.harvest.fetch import PageFetcher
 from stillweb.record.harvest.page import parse_page
 from stillweb.record.harvest.tree import parse_tree
 from stillweb.record.htmlforms import FormData, HtmlForm, encode_form

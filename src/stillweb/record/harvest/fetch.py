@@ -21,11 +21,11 @@ import httpx
 
 from stillweb import clock
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.transports import is_live
 from stillweb.collections.limits import load_json
 from stillweb.errors import LimitExceeded, UpstreamUnreachable
 from stillweb.http.codec import decoded_body
 from stillweb.http.messages import request_block
+from stillweb.matching.transports import is_live
 from stillweb.model import (
     BUSY,
     HTML_TYPES,
@@ -38,7 +38,7 @@ from stillweb.model import (
     header,
 )
 from stillweb.record.crawl.fetch import tls_context
-from stillweb.record.crawl.scope import page_link
+from stillweb.record.crawl.scope import location_of
 from stillweb.record.harvest.connections import BrokenResponse, ConnectionPool
 from stillweb.record.harvest.keeper import LoginKeeper
 from stillweb.record.harvest.misses import PlainRequest, is_plain_post, path_form
@@ -541,13 +541,6 @@ def _retry_after(response: Response) -> float:
         except (TypeError, ValueError):
             seconds = 1.0
     return min(max(seconds, 0.1), _WAIT)
-
-
-def location_of(exchange: Exchange) -> str:
-    """Return where a redirect leads, "" if the response is none."""
-    if exchange.response.status not in (301, 302, 303, 307, 308):
-        return ""
-    return page_link(header(exchange.response.headers, "location"), exchange.request.url) or ""
 
 
 def refuses_strangers(exchange: Exchange) -> bool:

@@ -11,25 +11,21 @@ Exchanges pass through the same redaction and writer as those of the recording p
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import Any
 
 import httpx
-from pydantic import TypeAdapter
 
 from stillweb.certs import CertAuthority
 from stillweb.clock import monotonic
 from stillweb.collections.layout import Collection, locked
 from stillweb.collections.warc.writer import CollectionWriter
-from stillweb.errors import CollectionError, RecordError, UpstreamUnreachable
-from stillweb.files import write_atomically
+from stillweb.errors import RecordError, UpstreamUnreachable
 from stillweb.http.codec import decoded_body
-from stillweb.model import HTML_TYPES, Capture, Exchange, Request
+from stillweb.model import HTML_TYPES, Exchange, Request
 from stillweb.record.crawl.fetch import Fetcher, Robots
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.harvest.connections import TooLarge
@@ -40,60 +36,44 @@ from stillweb.record.harvest.fetch import (
     is_file,
     is_found,
     is_refusal,
-    location_of,
     recorded_fields,
     recorded_posts,
     recorded_requests,
     refuses_strangers,
 )
-from stillweb.record.harvest.frontier import HarvestFrontier, Pending
+from stillweb.record.harvest.frontier import Pending
 from stillweb.record.harvest.keeper import LoginKeeper
+from stillweb.record.harvest.links import LinkedPages
 from stillweb.record.harvest.misses import (
     PlainRequest,
-    meaning_of,
     plain_requests,
     script_writes,
-    writes_by_link,
 )
 from stillweb.record.harvest.opened import opened_posts
-from stillweb.record.harvest.options import HarvestBudget, HarvestOptions, HarvestReport
-from stillweb.record.harvest.page import HtmlPage, Resource, parse_page
-from stillweb.record.harvest.posts import PostForm, PostForms, send_form
+from stillweb.record.harvest.options import (
+    MISSES_SHARE,
+    HarvestBudget,
+    HarvestOptions,
+    HarvestReport,
+)
+from stillweb.record.harvest.page import Resource, parse_page
+from stillweb.record.harvest.posts import PostForm, send_form
 from stillweb.record.harvest.resources import fetch_resources
 from stillweb.record.harvest.scripts.entries import ListedValues, requests_for_entries
-from stillweb.record.harvest.scripts.loaded import LoadedLinks, loaded_scripts
-from stillweb.record.harvest.scripts.named import NamedRequests
+from stillweb.record.harvest.scripts.loaded import loaded_scripts
 from stillweb.record.harvest.scripts.requests import ScriptRequests
 from stillweb.record.harvest.scripts.writes import ScriptWrites, send_writes
 from stillweb.record.harvest.signin import signed_in
-from stillweb.record.harvest.typed import TypedText
-from stillweb.record.harvest.words import typed_form
-from stillweb.record.htmlforms import form_requests
 from stillweb.record.recording import begin_addition, repair_archive
 from stillweb.record.redaction.redactor import secrets_of, write_redacted
 from stillweb.record.redaction.sweep import sweep
 from stillweb.record.tokens import CsrfTokens
-from stillweb.urls import wire_url
 
-STATE_FILE = "harvest.json"
-"""In the collection's folder: what waits, so that the next harvest parses only what was recorded since."""
-
-_STATE_VERSION = 4
-_MISSES_SHARE = 0.25  # share of the time that misses may use
 _PAGES_SHARE = 0.7  # share of the time that pages may use before writes of scripts are sent
 _WRITES_LEAST = 15.0  # seconds for the writes of scripts, once they are planned
 _FORM_COST = 3.0  # requests that a POST form takes: its page, itself, the page behind it
 _FORMS_EVERY = 20  # pages between two looks at the waiting POST forms
-_BEHIND_MOST = 4  # links of the page behind a form that are fetched because no other page has them
-_SEEDS_SHARE, _OTHERS_SHARE = 0.7, 0.3  # weights of the pages where walks start, and of the others recorded
-_LISTED, _LISTED_SHARE = 200, 0.2  # documents of entries of lists, and their weight
-_TYPED, _CHANGED = 0.6, 0.2  # likelihoods that a visitor sends a form after typing, or after another change
-_UNADDRESSED = 0.1  # likelihood that a form without an action is sent by the browser, and not by a script
-_OPENED_TOO = 0.1  # likelihood that a link which a script loads is opened as a document
-_WORDS_EVERY = 20  # pages between two choices of words
-_AGAIN = 0.5  # of its weight has a page without an answer in the next harvest
 _FINISH = 5.0  # seconds after the deadline in which pages under way may still fetch their resources
-_PAGE_AGAIN = 5_000  # recorded documents that are parsed for their links before anything is fetched
 
 
 OnPage = Callable[[HarvestReport], None]
@@ -128,7 +108,7 @@ async def harvest(
             interval = 1 / options.rate if options.rate else 0.0
             fetcher = visitor.fetcher(recorded_fields(collection), options.per_host, interval)
             report = await run.run(await stack.enter_async_context(fetcher))
-        run.typed.write_rules()  # of the index that the writer has just written
+        run.pages.typed.write_rules()  # of the index that the writer has just written
         return report
 
 
@@ -143,31 +123,17 @@ class _Harvest:
     ) -> None:
         self._collection = collection
         self._writer = writer
-        self._scope = scope
         self._options = options
         self._on_page = on_page
         self._secrets = secrets_of(collection, options.record.secrets)
-        self._recorded: set[str] = set()
-        self._captures: dict[str, list[Capture]] = {}
-        self._loaded = LoadedLinks()
-        self._named = NamedRequests()
-        self._followed: dict[tuple[str, str], bool] = {}
-        self._frontier = HarvestFrontier()
-        self._parsed: set[str] = set()
-        self._documents: dict[str, Capture] = {}
-        self._versions: list[Capture] = []  # of all documents, the oldest first
-        self.typed = TypedText(collection, self._frontier, self._recorded, options.words)
-        self._until_words = _WORDS_EVERY
         self._until_forms = _FORMS_EVERY
         self._forms_left = options.forms
-        self._post_forms = PostForms()
         self._tokens = CsrfTokens()
         self.report = HarvestReport()
         self._budget = HarvestBudget(options, self.report)
+        self.pages = LinkedPages(collection, scope, options, self._budget, self.report)
         self.robots: Robots | None = None
         self._visit: PageFetcher | None = None
-        self._unanswered: list[Pending] = []
-        self._refused: set[str] = set()  # keys of requests that no page was seen to send
         self._listed = ListedValues()
         self._numbered = NumberedRequests()
         self._keeper: LoginKeeper | None = None
@@ -175,7 +141,7 @@ class _Harvest:
     async def run(self, fetcher: PageFetcher) -> HarvestReport:
         """Fetch until the budget ends or nothing is left."""
         started = monotonic()
-        start = await asyncio.to_thread(self._read_recorded)
+        start = await asyncio.to_thread(self.pages.read_recorded)
         if not start:
             raise RecordError(
                 f"{self._collection.name} holds no document in scope to harvest from",
@@ -183,24 +149,20 @@ class _Harvest:
             )
         await self._begin_visit(fetcher, start)
         self._keeper = fetcher.keeper
-        self._take_misses(start)
-        self.typed.words.raise_to(self._options.shown)
+        self.pages.take_misses(start)
+        self.pages.typed.words.raise_to(self._options.shown)
         is_plain = (await asyncio.to_thread(opened_posts, self._collection, self._options.reads)).is_plain
         missed = list(
             plain_requests(self._options.misses, unsafe=bool(self._options.forms), is_plain=is_plain)
         )
-        known = list(recorded_requests(self._collection))
-        if self._options.forms:
-            posts = list(recorded_posts(self._collection, is_plain))
-            self._recorded.update(each.key for each in posts)
-            known += posts
+        known = self._known(is_plain)
         try:
             plain = await self._plain(missed, known, is_plain)
             await self._numbered.prove(self._collection, partial(self._fetch_plain, fetcher))
-            self._budget.limit_time(_MISSES_SHARE)
+            self._budget.limit_time(MISSES_SHARE)
             for requests, is_wanted in plain:
                 await self._send_plain(fetcher, requests, is_wanted)
-            self.typed.add_requests(missed, known, self._options.misses, self._options.walked)
+            self.pages.typed.add_requests(missed, known, self._options.misses, self._options.walked)
             self._budget.limit_time(_PAGES_SHARE if self._options.writes else 1.0)
             while await self._fetch_all(fetcher):
                 await self._send_forms(fetcher)
@@ -210,12 +172,21 @@ class _Harvest:
         finally:
             if self._secrets is not None:
                 sweep(self._writer, self._secrets)
-            self._write_state()
+            self.pages.write_state()
             if self._keeper is not None and self._keeper.why:
                 self.report.failed[start] = self._keeper.why
-            self.report.waiting = self._frontier.waiting
+            self.report.waiting = self.pages.frontier.waiting
             self.report.seconds = monotonic() - started
         return self.report
+
+    def _known(self, is_plain: Callable[[Request], bool]) -> list[PlainRequest]:
+        """Return the recorded requests that need no page; POST requests count as recorded from now on."""
+        known = list(recorded_requests(self._collection))
+        if self._options.forms:
+            posts = list(recorded_posts(self._collection, is_plain))
+            self.pages.recorded.update(each.key for each in posts)
+            known += posts
+        return known
 
     async def _plain(
         self, missed: list[PlainRequest], known: list[PlainRequest], is_plain: Callable[[Request], bool]
@@ -223,10 +194,10 @@ class _Harvest:
         """Return the requests that need no page, each group with the answers of it that are wanted."""
         scripts = ScriptRequests(
             self._collection,
-            self._documents,
-            self._recorded,
-            self._refused,
-            self._links_of,
+            self.pages.documents,
+            self.pages.recorded,
+            self.pages.refused,
+            self.pages.links_of,
             self._budget.is_over,
         )
         self._listed, self._numbered = scripts.listed, scripts.numbered
@@ -234,11 +205,11 @@ class _Harvest:
         await asyncio.to_thread(self._take_loaded, scripts, missed)
         found, linked = await asyncio.to_thread(scripts.for_data, missed, is_plain, unsafe=unsafe)
         entries = [each for each in found if each.destination != "document"]
-        self._queue_listed([each.url for each in found if each.destination == "document"])
+        self.pages.queue_listed([each.url for each in found if each.destination == "document"])
         return [
             (missed, _is_any),
             (await asyncio.to_thread(scripts.for_links, [*missed, *known]), _is_any),
-            (await asyncio.to_thread(scripts.for_named, self._named, missed), is_found),
+            (await asyncio.to_thread(scripts.for_named, self.pages.named, missed), is_found),
             (entries, is_file),
             (await asyncio.to_thread(scripts.for_combinations, [*missed, *known]), is_file),
             (await asyncio.to_thread(scripts.for_rows, [*missed, *known]), is_found),
@@ -246,106 +217,11 @@ class _Harvest:
             (linked, _is_any),
         ]
 
-    def _queue_listed(self, urls: list[str]) -> None:
-        """Queue documents of entries of lists, and of views: links that scripts make are in no HTML."""
-        new = [url for url in map(wire_url, urls) if url not in self._recorded and self._is_followed(url, "")]
-        for url in new[:_LISTED]:
-            self._frontier.add(url, "", _LISTED_SHARE / min(len(new), _LISTED))
-
-    def _take_misses(self, start: str) -> None:
-        """Queue missed documents, and take how scripts sent forms."""
-        self._post_forms.learn(self._options.misses)
-        self._queue_listed(list(self._options.addresses))
-        for miss in self._options.misses:
-            if miss.method == "GET" and miss.resource == "document" and self._is_followed(miss.url, ""):
-                self._frontier.add(wire_url(miss.url), start, 1.0)
-
     def _take_loaded(self, scripts: ScriptRequests, missed: list[PlainRequest]) -> None:
         """Queue what scripts of recorded pages load, as missed requests show."""
-        pages = scripts.for_loaded(self._loaded, missed)
+        pages = scripts.for_loaded(self.pages.loaded, missed)
         for url, page in pages:
-            self._add_loaded(url, page, 1 / len(pages))
-
-    def _add_loaded(self, url: str, page: HtmlPage, weight: float) -> None:
-        """Queue the requests of a page's script for links, with the weight of the page."""
-        for link in page.links:
-            request = self._loaded.request_for(link, url)
-            if request and self._is_followed(link.url, f'link "{link.text}"'):
-                self._frontier.add(request.key, url, weight / max(1, page.elements), request)
-
-    def _read_recorded(self) -> str:
-        """Take the links of what is recorded; return the URL to start a visit from."""
-        state = self._read_state()
-        self.typed.read_rules()
-        documents = []
-        for capture in self._collection.captures():
-            if capture.method != "GET":
-                continue
-            self._recorded.add(capture.url)
-            self._captures.setdefault(capture.url, []).append(capture)
-            if capture.mime in HTML_TYPES and capture.status == 200 and self._scope.contains(capture.url):
-                documents.append(capture)
-        self._documents = {capture.url: capture for capture in documents}
-        self._versions = documents.copy()
-        seeds = [page.url for page in self._collection.page_list() if page.seed]
-        order = {url: number for number, url in enumerate(seeds)}
-        documents.sort(key=lambda each: (order.get(each.url, len(order)), each.timestamp))
-        parsed = set(state["parsed"])
-        fresh = [each for each in documents if each.url not in parsed][:_PAGE_AGAIN]
-        latest = {each.url: each for each in reversed(fresh)}
-        for url in latest:
-            at_start = url in order and url not in parsed
-            self._frontier.add(url, "", _SEEDS_SHARE / len(seeds) if at_start else _OTHERS_SHARE / len(fresh))
-        for capture in sorted(latest.values(), key=lambda each: order.get(each.url, len(order))):
-            if self._budget.is_late(-_MISSES_SHARE * (self._options.seconds or 0.0)):
-                break  # the next harvest parses the others
-            pending = self._frontier.mark_taken(capture.url)
-            self._take_page(pending, self._collection.read_capture(capture))
-        return documents[0].url if documents else ""
-
-    def _read_state(self) -> dict[str, Any]:
-        """Take up what the harvest before left, and return it; a state of another version counts as none."""
-        path = self._collection.path / STATE_FILE
-        try:
-            state = json.loads(path.read_bytes()) if path.is_file() else {}
-            if state.get("version") != _STATE_VERSION:
-                return {"parsed": []}
-            for url, referer, weight in state["waiting"]:
-                self._frontier.add(str(url), str(referer), float(weight))
-            self.typed.read_state(state)
-            shown = TypeAdapter(dict[str, PlainRequest]).validate_python(state.get("loaded", {}))
-            self._loaded.examples.update(shown)
-            self._parsed = set(state["parsed"])
-            self._refused.update(map(str, state.get("refused", ())))
-            self._named.known = frozenset((str(name), str(sign)) for name, sign in state.get("named", ()))
-            for post, weight in TypeAdapter(list[tuple[PostForm, float]]).validate_python(state["posts"]):
-                self._post_forms.waiting.append(post)
-                self._frontier.add_other(post.key, weight)
-            self._post_forms.sent = {(key[0], *map(tuple, key[1:])) for key in state["sent"]}
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CollectionError(
-                f"not the state of a harvest ({error!r})",
-                path=path,
-                hint=f"rm {path}, to parse all pages anew",
-            ) from error
-        return dict(state)
-
-    def _write_state(self) -> None:
-        again = [(each.url, each.referer, _AGAIN * each.weight) for each in self._unanswered]
-        state = {
-            "version": _STATE_VERSION,
-            "waiting": [*self._frontier.waiting_urls(), *again],
-            **self.typed.state(),
-            "parsed": sorted(self._parsed),
-            "refused": sorted(self._refused),
-            "named": sorted(self._named.names),
-            "posts": [
-                (asdict(post), self._frontier.weight_of(post.key)) for post in self._post_forms.waiting
-            ],
-            "sent": sorted(self._post_forms.sent),
-            "loaded": TypeAdapter(dict[str, PlainRequest]).dump_python(self._loaded.examples, mode="json"),
-        }
-        write_atomically(self._collection.path / STATE_FILE, json.dumps(state, ensure_ascii=False).encode())
+            self.pages.add_loaded(url, page, 1 / len(pages))
 
     async def _begin_visit(self, fetcher: PageFetcher, start: str) -> None:
         """Open the start page, for the cookies that a visitor has on further pages.
@@ -382,17 +258,7 @@ class _Harvest:
     def _next(self) -> Pending | None:
         if self._keeper is not None and self._keeper.why:
             return None
-        self._until_words -= 1
-        if self._options.words and (self._until_words <= 0 or not self._frontier.waiting):
-            self._until_words = _WORDS_EVERY
-            self._add_words()
-        while (pending := self._frontier.take()) is not None:
-            if pending.url in self._recorded:
-                continue
-            if pending.request is None:
-                self._recorded.add(pending.url)
-            return pending
-        return None
+        return self.pages.next()
 
     def _is_forms_turn_soon(self) -> bool:
         """Return `_is_forms_turn` at every few pages, since it looks at all waiting forms."""
@@ -404,17 +270,17 @@ class _Harvest:
 
     def _is_forms_turn(self) -> bool:
         """Return whether the likeliest waiting POST form comes before the pages that wait."""
-        waiting = self._post_forms.waiting
+        waiting = self.pages.post_forms.waiting
         return bool(waiting) and self._comes_first(
-            max(waiting, key=lambda post: self._frontier.weight_of(post.key))
+            max(waiting, key=lambda post: self.pages.frontier.weight_of(post.key))
         )
 
     def _comes_first(self, post: PostForm) -> bool:
         """Return whether a POST form is likelier than the pages that its requests could fetch instead."""
         if self._forms_left <= 0 or self._budget.is_over_for_writes():
             return False
-        least = 0.0 if self.report.ended_by else _FORM_COST * self._frontier.peek()
-        return self._frontier.weight_of(post.key) >= least
+        least = 0.0 if self.report.ended_by else _FORM_COST * self.pages.frontier.peek()
+        return self.pages.frontier.weight_of(post.key) >= least
 
     async def _fetch_page(self, fetcher: PageFetcher, pending: Pending) -> None:
         if pending.request is not None:
@@ -424,11 +290,11 @@ class _Harvest:
         exchange = await self._fetch(fetcher, pending.url, "document", pending.referer)
         if exchange is None:
             if pending.url in self.report.failed:
-                self._unanswered.append(pending)
+                self.pages.unanswered.append(pending)
             return
         self.report.pages += 1
         self.report.statuses[exchange.response.status] += 1
-        page = self._take_page(pending, exchange)
+        page = self.pages.take_page(pending, exchange)
         if page:
             await self._fetch_resources(fetcher, page.resources, pending.url)
             await self._send_named(fetcher, exchange, pending.weight / max(1, page.elements))
@@ -436,18 +302,18 @@ class _Harvest:
         async def fetch(url: str) -> Exchange | None:
             return await self._fetch(fetcher, url, "document", pending.referer)
 
-        await self.typed.note_answer(pending.url, exchange, fetch)
+        await self.pages.typed.note_answer(pending.url, exchange, fetch)
         self._on_page(self.report)
 
     async def _send_named(self, fetcher: PageFetcher, exchange: Exchange, weight: float) -> None:
         """Send what scripts of a page request when it opens, and queue what its controls request."""
-        if not self._named.names or exchange.response.status != HTTPStatus.OK:
+        if not self.pages.named.names or exchange.response.status != HTTPStatus.OK:
             return
         text = (decoded_body(exchange.response) or b"").decode("utf-8", "replace")
-        opening, others = self._named.requests_for(exchange.request.url, text)
+        opening, others = self.pages.named.requests_for(exchange.request.url, text)
         await self._send_plain(fetcher, opening, is_found)
         for each in others:
-            self._frontier.add(each.key, each.referer, weight, each)
+            self.pages.frontier.add(each.key, each.referer, weight, each)
 
     async def _is_allowed(self, fetcher: PageFetcher, url: str) -> bool:
         """Return False for a URL that robots.txt forbids; keep the distance that it states."""
@@ -463,9 +329,9 @@ class _Harvest:
         self, fetcher: PageFetcher, resources: Iterable[Resource], referer: str
     ) -> None:
         async def fetch(url: str, destination: str, referer: str) -> Exchange | None:
-            if url in self._recorded or self._budget.is_late(_FINISH):
+            if url in self.pages.recorded or self._budget.is_late(_FINISH):
                 return None
-            self._recorded.add(url)
+            self.pages.recorded.add(url)
             return await self._fetch(fetcher, url, destination, referer)
 
         await fetch_resources(fetch, resources, referer)
@@ -494,10 +360,10 @@ class _Harvest:
         """Send the POST forms that are likelier than the pages that wait, the likeliest first."""
         # The last one is sent first. Among equal weights it is the one found first: menus, such as those of
         # languages, stand at the ends of pages.
-        waiting = reversed(self._post_forms.waiting)
-        weighed = [(self._frontier.weight_of(post.key), post) for post in waiting]
+        waiting = reversed(self.pages.post_forms.waiting)
+        weighed = [(self.pages.frontier.weight_of(post.key), post) for post in waiting]
         posts = [post for _, post in sorted(weighed, key=lambda each: each[0])]
-        self._post_forms.waiting = posts
+        self.pages.post_forms.waiting = posts
 
         async def work() -> None:
             while posts and self._comes_first(posts[-1]):
@@ -535,88 +401,11 @@ class _Harvest:
             url = exchanges[-1].request.url
             shown = parse_page(url, decoded_body(exchanges[-1].response) or b"")
             await self._fetch_resources(fetcher, shown.resources, url)
-            for link in self._links_behind(shown):
-                self._recorded.add(link)
+            for link in self.pages.links_behind(shown):
+                self.pages.recorded.add(link)
                 await self._fetch(visit, link, "document", url)
         self.report.forms += bool(exchanges)
         self._on_page(self.report)
-
-    def _links_behind(self, shown: HtmlPage) -> list[str]:
-        """Return links that no page has which is shown before a write."""
-        return [
-            link.url
-            for link in shown.links
-            if link.url not in self._recorded
-            and not self._frontier.knows(link.url)
-            and self._is_followed(link.url, f'link "{link.text}"')
-        ][:_BEHIND_MOST]
-
-    def _take_page(self, pending: Pending, exchange: Exchange) -> HtmlPage | None:
-        """Note where a document leads; return what it refers to, None if it is not HTML."""
-        if location := location_of(exchange):
-            self._frontier.lead(pending, [location] if self._is_followed(location, "") else [])
-            return None
-        if exchange.response.mime not in HTML_TYPES:
-            return None
-        at = exchange.request.url
-        page = parse_page(at, decoded_body(exchange.response) or b"")
-        if page.unread:
-            self.report.failed[at] = "nests too deeply to be parsed: its links were not followed"
-        self._parsed.add(at)
-        self.typed.add_page(at, page, pending.weight)
-        found = self._post_forms.of(at, page, meaning_of(exchange.request.headers))
-        posts = [post for post in found if self._is_followed(post.form.action, post.label)]
-        self._post_forms.waiting += posts
-        urls, others = self._shares(page)
-        others |= {post.key: 1 / max(1, page.elements) for post in posts}
-        self._frontier.lead(pending, urls, others)
-        self._add_loaded(at, page, pending.weight)
-        return page
-
-    def _shares(self, page: HtmlPage) -> tuple[dict[str, float], dict[Hashable, float]]:
-        """Return where a page leads, with the share of its visitors that go there next.
-
-        A visitor acts on any element of the page alike. A changed form needs two actions: the change, by one
-        of several values, and the button.
-        """
-        each = 1 / max(1, page.elements)
-        urls: dict[str, float] = {}
-        others: dict[Hashable, float] = {}
-        for link in page.links:
-            if self._is_followed(link.url, f'link "{link.text}"'):
-                is_loaded = self._loaded.request_for(link, "") is not None
-                share = each * (_OPENED_TOO if is_loaded else 1.0)
-                urls[link.url] = urls.get(link.url, 0.0) + share
-        for form in page.forms:
-            sent = each * (_UNADDRESSED if form.unaddressed else 1.0)
-            typed = typed_form(form)
-            others[typed] = others.get(typed, 0.0) + _TYPED * sent
-            for lead in form_requests(form, self._options.values):
-                if lead.typed and not self._options.values.by_name:
-                    continue  # no visitor types it; words of the site have their own requests
-                changed = (_TYPED if lead.typed else _CHANGED) / lead.choices if lead.choices else 1.0
-                share = sent * changed
-                if self._is_followed(lead.url, lead.description):
-                    urls[lead.url] = urls.get(lead.url, 0.0) + share
-        return urls, others
-
-    def _links_of(self, document: bytes, url: str) -> list[str]:
-        return list(self._shares(parse_page(url, document))[0])
-
-    def _is_followed(self, url: str, description: str) -> bool:
-        # Pages repeat most of their links, and each check is some twenty patterns.
-        known = self._followed.get((url, description))
-        if known is None:
-            known = self._scope.contains(url) and not self._options.avoid.forbids(description, url)
-            known = known and not (description.startswith("link") and writes_by_link(url))
-            self._followed[url, description] = known
-        return known
-
-    def _add_words(self) -> None:
-        """Queue GET forms with the site's own words, if they are likelier than what waits."""
-        for each in self.typed.requests():
-            if each.plain is not None or self._is_followed(each.url, each.description):
-                self._frontier.add(each.url, each.page, each.weight, each.plain)
 
     async def _send_plain(
         self,
@@ -630,10 +419,10 @@ class _Harvest:
         async def work() -> None:
             for request in waiting:
                 avoided = self._options.avoid.forbids("", request.url)
-                is_refused = is_wanted is not _is_any and request.key in self._refused
-                if self._is_recorded(request) or is_refused or avoided or self._budget.is_over():
+                is_refused = is_wanted is not _is_any and request.key in self.pages.refused
+                if self.pages.is_recorded(request) or is_refused or avoided or self._budget.is_over():
                     continue
-                self._recorded.add(request.key)
+                self.pages.recorded.add(request.key)
                 if not await self._is_allowed(fetcher, request.url):
                     continue
                 exchange = await self._fetch_plain(fetcher, request)
@@ -642,11 +431,11 @@ class _Harvest:
                 if request.body is not None and exchange.response.status in WITHOUT_PAGE:
                     continue
                 if not is_wanted(exchange):
-                    self._refused.update([request.key] if is_refusal(exchange) else ())
+                    self.pages.refused.update([request.key] if is_refusal(exchange) else ())
                     continue
                 self._write(exchange)
                 if request.meaning:  # a part of a page, with links and forms of its own
-                    part = self._take_page(self._frontier.mark_taken(request.key), exchange)
+                    part = self.pages.take_page(self.pages.frontier.mark_taken(request.key), exchange)
                     resources = part.resources if part else []
                     await self._fetch_resources(fetcher, resources, request.url)
                     await self._send_plain(fetcher, loaded_scripts(request, resources), is_file)
@@ -670,7 +459,7 @@ class _Harvest:
             return
         entries_of = partial(requests_for_entries, listed=self._listed)
         # Replay shows the first one until a session has written something.
-        shown = {each.url: each for each in reversed(self._versions)}
+        shown = {each.url: each for each in reversed(self.pages.versions)}
         writes = ScriptWrites(self._collection, shown, entries_of, self._options.avoid)
         missed = list(script_writes(self._options.misses))
         planned = await asyncio.to_thread(writes.planned, missed)
@@ -690,17 +479,6 @@ class _Harvest:
             if self._budget.is_over_for_writes():
                 break
         writes.write_rules()
-
-    def _is_recorded(self, request: PlainRequest) -> bool:
-        """Return whether a request is recorded, with its meaning."""
-        if request.key in self._recorded or not request.meaning:
-            return request.key in self._recorded
-        captures = self._captures.get(request.url, ())
-        return any(
-            meaning_of(self._collection.read_request(each).headers) == request.meaning
-            for each in captures
-            if each.request_offset >= 0
-        )
 
 
 def _is_any(exchange: Exchange) -> bool:

@@ -20,11 +20,11 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from stillweb.collections.learn.transports import is_live
 from stillweb.collections.limits import load_json
 from stillweb.collections.misses import Missed
 from stillweb.errors import LimitExceeded
 from stillweb.matching.captures import MEANT
+from stillweb.matching.transports import is_live
 from stillweb.matching.values import ValueKind, kind_of
 from stillweb.model import MUTATIONS, Headers, Request, header
 from stillweb.urls import origin_of

@@ -17,6 +17,9 @@ from stillweb.record.harvest.keeper import SharedLogin
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 
+MISSES_SHARE = 0.25
+"""Share of the time that misses may use; recorded pages leave it to them."""
+
 
 @dataclass(frozen=True, slots=True)
 class HarvestOptions:

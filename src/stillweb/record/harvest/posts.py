@@ -12,16 +12,20 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from stillweb.collections.misses import Missed
 from stillweb.http.codec import decoded_body
 from stillweb.matching.values import fits
 from stillweb.model import Exchange, Headers, header
-from stillweb.record.harvest.fetch import PageFetcher, location_of
+from stillweb.record.crawl.scope import location_of
 from stillweb.record.harvest.misses import TOKEN, meaning_of
 from stillweb.record.harvest.page import HtmlPage, parse_page
 from stillweb.record.htmlforms import FormData, HtmlForm, Input, encode_form
 from stillweb.record.tokens import CsrfTokens
+
+if TYPE_CHECKING:
+    from stillweb.record.harvest.fetch import PageFetcher
 
 _REDIRECTS = 5
 _TOGGLED = frozenset(("checkbox", "radio", "select-multiple"))

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from stillweb.http.codec import decoded_body
 from stillweb.model import HTML_TYPES, Exchange
-from stillweb.record.harvest.fetch import location_of
+from stillweb.record.crawl.scope import location_of
 from stillweb.record.harvest.page import Resource, css_urls, parse_page
 
 FetchResource = Callable[[str, str, str], Awaitable[Exchange | None]]

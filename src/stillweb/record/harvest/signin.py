@@ -11,7 +11,7 @@ import httpx
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.transports import is_live
+from stillweb.matching.transports import is_live
 from stillweb.model import Headers
 from stillweb.record.harvest.fetch import PageFetcher, is_data
 from stillweb.record.harvest.keeper import LoginKeeper, SharedLogin

@@ -15,15 +15,16 @@ from itertools import islice
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
-from stillweb.collections.learn.transports import is_live
 from stillweb.errors import UpstreamUnreachable
 from stillweb.http.codec import decoded_body
 from stillweb.matching.rules import Rule, Rules
+from stillweb.matching.transports import is_live
 from stillweb.model import MUTATIONS, Capture, Exchange, Request, destination, header
 from stillweb.record.amend.origin import LivePage, rules_for
+from stillweb.record.crawl.scope import location_of
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.harvest.connections import TooLarge
-from stillweb.record.harvest.fetch import WITHOUT_PAGE, PageFetcher, location_of, visitor_fields
+from stillweb.record.harvest.fetch import WITHOUT_PAGE, PageFetcher, visitor_fields
 from stillweb.record.harvest.misses import PlainRequest
 from stillweb.record.harvest.page import parse_page
 from stillweb.record.harvest.scripts.rows import (
