@@ -6,6 +6,9 @@ SHARED ?= ../shared
 INTEGRATION ?= $(HOME)/.cache/stillweb-integration
 # One more than the cores of a small machine: a third of the time tests wait for a page or a program.
 WORKERS ?= 3
+# Tests wait for thousands of fsync calls, of 10 ms on a disk: their files are in memory if 4 GiB of it are free.
+TEMPROOT ?= $(shell free=$$(df -Pm /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}'); \
+  if [ "$${free:-0}" -gt 4096 ]; then echo /dev/shm; else echo "$${TMPDIR:-/tmp}"; fi)
 
 .PHONY: help setup fmt check test integration images bench follow soak demo lock docs clean
 
@@ -55,7 +58,7 @@ check: setup $(VENV)/.docs  ## lint, types, layers, structure, prose, generated 
 test: export PYTHONDONTWRITEBYTECODE =
 test: export NODE_COMPILE_CACHE = $(CURDIR)/$(VENV)/.node
 test: setup      ## all tests; tests without their prerequisites (Docker, shared archives) are skipped with a reason
-	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not docker"; status=$$?; \
+	PYTEST_DEBUG_TEMPROOT=$(TEMPROOT) $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not docker"; status=$$?; \
 	  $(BIN)/pytest tests/docker && exit $$status
 
 integration: setup  ## trainers' packages drive tasks, each in its own environment (10 GB or more, once)
