@@ -173,6 +173,9 @@ def test_how_many_and_which_tiers():
     assert one({"at_least": 2}, *twice) == 1.0
     assert one({"at_least": 2}, *twice, misses=False) == 0.0
     assert one({"at_least": 0, "at_most": 0}, entry(tier="noise")) == 1.0
+    beacon = entry(tier="noise", mode="no-cors")  # replay does not call it a miss; a task may ask to send it
+    assert one({"method": "POST"}, beacon) == 1.0
+    assert one({"method": "POST"}, beacon, misses=False) == 0.0
     assert one({}, entry(method="GET")) == 0.0
     assert one({"method": "GET"}, entry(method="GET", tier="exact")) == 1.0
 

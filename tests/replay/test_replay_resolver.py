@@ -222,6 +222,13 @@ def test_noise_is_only_what_was_not_recorded() -> None:
     # The browser's own: a page's policy names an address for its reports, whatever that is called.
     told = answer_to(asked("POST", "https://site.test/told", Sec_Fetch_Dest="report"))
     assert (told.tier, told.reason) == (Tier.NOISE, "report of the browser")
+    # No page can read the answer to `sendBeacon`, whose body differs each time.
+    log = "https://site.test/log"
+    assert answer_to(asked("POST", log, body=b"2", Sec_Fetch_Mode="no-cors")).tier == Tier.NOISE
+    sent = entry("POST", log, body=b"1")
+    assert answer_to(asked("POST", log, body=b"1", Sec_Fetch_Mode="no-cors"), sent).tier == Tier.EXACT
+    assert answer_to(asked("POST", log, body=b"2", Sec_Fetch_Mode="cors"), sent).tier == Tier.MISS
+    assert answer_to(asked(url=log, Sec_Fetch_Mode="no-cors"), sent).tier == Tier.MISS  # an image
 
 
 # Several captures of one key.

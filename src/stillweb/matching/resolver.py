@@ -300,7 +300,7 @@ def _preflight(request: Request, index: Index) -> Match:
 
 def _unrecorded(request: Request, index: Index, state: SessionState, policy: Policy, refused: str) -> Match:
     """Return the match of a request whose keys have no rows."""
-    if why := policy.noise.why(request.url) or _report(request) or closing(request):
+    if why := policy.noise.why(request.url) or _unread(request) or closing(request):
         return Match(Tier.NOISE, reason=why, stable=True)
     if (refusal := _not_allowed(request, index, policy)) is not None:
         return refusal
@@ -353,10 +353,15 @@ def _accepted(request: Request, index: Index, state: SessionState, policy: Polic
     return _choose(candidates, state, lookup, counted=False)
 
 
-def _report(request: Request) -> str:
-    """Return a reason if the request is the browser's own report of a policy violation, else ""."""
-    # Each contains the nonce and referrer of its page, and no page can wait for it.
-    return "report of the browser" if header(request.headers, "sec-fetch-dest") == "report" else ""
+def _unread(request: Request) -> str:
+    """Return why no page can read the answer to a request; "" if one can."""
+    # Each report contains the nonce and referrer of its page, and no page can wait for it.
+    if header(request.headers, "sec-fetch-dest") == "report":
+        return "report of the browser"
+    # Its response is opaque (Fetch §4.4), and its body differs each time: the log of an application's use.
+    if request.method in MUTATIONS and header(request.headers, "sec-fetch-mode") == "no-cors":
+        return 'no page can read the answer: mode "no-cors", such as sendBeacon'
+    return ""
 
 
 def _lookups(request: Request, rules: Rules) -> Iterator[_Lookup]:
