@@ -117,7 +117,7 @@ def test_unknown_family():
         MakeOptions(families=("reprot",))
 
 
-OPTIONS = MakeOptions(n=9, seed=3, walks=2, walk_steps=3, jobs=2, starts=1, runs=1, test_share=0.0)
+OPTIONS = MakeOptions(n=9, seed=3, walks=2, walk_steps=3, jobs=2, starts=1, runs=2, test_share=0.0)
 
 
 @pytest.mark.browser

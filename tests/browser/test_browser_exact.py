@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from searching import times
+from repetitions import times
 from stillweb.browser import Level, page_html, screenshot, settle
 from stillweb.browser.cdp.connection import CdpConnection
 from stillweb.browser.cdp.session import FrameGone, PageProbe

@@ -9,7 +9,7 @@ import hashlib
 import pytest
 from stress_site import HOME, PAGES, build
 
-from searching import times
+from repetitions import times
 from stillweb.browser import Level, axtree, page_html, page_text, screenshot, settle
 from stillweb.browser.cdp.session import PageProbe
 from stillweb.browser.input.pointer import Pointer

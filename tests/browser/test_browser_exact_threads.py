@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from searching import times
+from repetitions import times
 from stillweb.browser import Level, settle
 from stillweb.browser.cdp.connection import CdpConnection
 from stillweb.browser.exact import context as exact_context

@@ -10,7 +10,7 @@ import io
 import pytest
 from PIL import Image
 
-from searching import times
+from repetitions import times
 from stillweb.browser import Level, axtree, page_html, page_text, screenshot, settle
 from stillweb.browser.input.actions import click
 from stillweb.errors import InfraError, UsageError

@@ -111,17 +111,17 @@ def assert_help_of_every_command(installed: Installation, version: str) -> None:
 def assert_demo(installed: Installation, out: Path) -> None:
     done = installed.stillweb("demo", "--out", out, "--episodes", "2", "--json", cwd=out.parent)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    assert told["identical"]
-    assert told["rewards"] == [1.0] * 2
-    assert told["answers"] == ["$9.85"] * 2
-    assert told["misses"] == []
-    assert len(told["steps"]) == 10
-    assert told["recorded"]["pages"] == 10
-    assert told["diff"] == "10 of 10 pages identical, all gates passed"
+    result = json.loads(done.stdout)
+    assert result["identical"]
+    assert result["rewards"] == [1.0] * 2
+    assert result["answers"] == ["$9.85"] * 2
+    assert result["misses"] == []
+    assert len(result["steps"]) == 10
+    assert result["recorded"]["pages"] == 10
+    assert result["diff"] == "10 of 10 pages identical, all gates passed"
     assert "The Sea-Wolf" in (out / "report" / "index.html").read_text()
     assert {each["environment_id"] for each in json.loads((out / "trajectories.json").read_text())} == {
-        told["environment_id"]
+        result["environment_id"]
     }
 
 

@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 from planted_site import ORIGIN, SCRIPTS, build
 
-from searching import times
+from repetitions import times
 from stillweb.browser.profile import Level
 from stillweb.diff.certify.certify import CertifyOptions, certify
 from stillweb.env.trajectories.trace import Trace

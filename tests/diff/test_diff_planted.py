@@ -12,7 +12,7 @@ import pytest
 from faulty_site import HOST, PAGES, PLANTED, faulty_site
 from PIL import Image
 
-from searching import times
+from repetitions import times
 from stillweb.certs import CertAuthority
 from stillweb.collections.baselines import DOM, PAGE, read_baseline
 from stillweb.collections.layout import Collection

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from small_site import ORIGIN
 
-from searching import times
+from repetitions import times
 from stillweb.env.env import Env
 from stillweb.env.observations.observation import Observation, Observe, observe_kinds
 from stillweb.errors import ResetNeeded, UsageError

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from searching import times
+from repetitions import times
 from stillweb.certs import CertAuthority
 from stillweb.collections.pack.entry import PackEntry
 from stillweb.collections.pack.reader import Pack

@@ -20,7 +20,7 @@ import pytest
 from hostile_archives import SITE, HostileArchive, attacks, bombs, mutants, pair, records, warc
 from isolated import attack, sealed_pack
 
-from searching import times
+from repetitions import times
 from stillweb.certs import CertAuthority
 from stillweb.collections.defects import Defect
 from stillweb.collections.importers.importer import import_files

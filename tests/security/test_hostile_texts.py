@@ -22,7 +22,7 @@ from stillweb.record.forms.scripts import read_scripts
 from stillweb.record.login.steps import read_login
 
 HOST = "https://book.test"
-DEEP = "[" * 1000 + "]" * 1000
+DEEP = "[" * 3000 + "]" * 3000
 
 
 def made() -> Branch:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searching import times
+from repetitions import times
 from stillweb.env.tasks.evaluators import ScriptEvaluator
 from stillweb.env.tasks.task import Task, task_to_dict
 from stillweb.env.trajectories.trajectory import FILE, ContentFiles, Trajectory

@@ -127,8 +127,10 @@ class ExactContext:
     @property
     def pages(self) -> int:
         """Number of pages that Playwright reports: not those of popups that got no document."""
-        there = (target for target, session in self._pages.items() if not session.gone.is_set())
-        return sum(target not in self._documents.empty_popups for target in there)
+        return sum(
+            not session.gone.is_set() and target not in self._documents.empty_popups
+            for target, session in self._pages.items()
+        )
 
     def session(self, target_id: str) -> CdpSession:
         """Return the session of a page, by its target.
@@ -417,7 +419,8 @@ class ExactContext:
     def _on_script_loaded(self, worker: str) -> None:
         """A shared worker replies, so its script has loaded; its page requested it under the worker's id.
 
-        No event reports that if the worker started before its events (docs/decisions/0018-exact.md).
+        If the worker started before its events were enabled (docs/decisions/0018-exact.md), no event reports
+        that.
         """
         if self.requests.get(worker):
             self._end(worker)
@@ -573,10 +576,10 @@ class ExactContext:
                 async with asyncio.timeout(_ACCOUNT_SECONDS if request.is_report else _BODY_SECONDS):
                     await request.moved.wait()
             except TimeoutError:
-                is_late = not (request.is_report or request.responded) and clock.monotonic() > until
-                if is_late:
-                    self.flag(f"{request.url} got no response within {_RESPONSE_SECONDS:g} s")
                 is_silent = request.responded and before == (True, request.received)
+                is_late = not request.responded and clock.monotonic() > until
+                if is_late and not request.is_report:
+                    self.flag(f"{request.url} got no response within {_RESPONSE_SECONDS:g} s")
                 if request.is_report or is_silent or is_late:
                     self._give_up(request)
 
