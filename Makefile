@@ -51,7 +51,7 @@ check: setup $(VENV)/.docs  ## lint, types, layers, structure, prose, generated 
 	$(BIN)/python tools/openapi_reference.py --check
 	$(BIN)/python tools/benchmark_tables.py --check
 	$(BIN)/python tools/benchmark_plots.py --check
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Tests start hundreds of Python programs and Playwright drivers. Without compiled files each would compile the
 # package (0.4 s) or the driver (0.1 s) again.
@@ -92,7 +92,7 @@ docs: setup $(VENV)/.docs  ## write the generated pages from the code, and build
 	$(BIN)/python tools/openapi_reference.py
 	$(BIN)/python tools/benchmark_tables.py
 	$(BIN)/python tools/benchmark_plots.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lock:            ## update the pinned dependencies (needs uv on the PATH)
 	echo uv | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade \

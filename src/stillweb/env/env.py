@@ -85,7 +85,8 @@ class Env(Started):
             (docs/reference/observations.md).
         browser: browser to share, started with the server's SPKI hashes; by default the Env starts its own.
         off_path: overrides `EnvOptions.off_path`.
-        derived, on_write: override those of `EnvOptions.unrecorded`.
+        derived: overrides that of `EnvOptions.unrecorded`.
+        on_write: overrides that of `EnvOptions.unrecorded`.
         perturb: overrides `EnvOptions.perturb`; a text such as "layout=0.5,interruptions".
         perturb_seed: overrides `EnvOptions.perturb_seed`.
     """
