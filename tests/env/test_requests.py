@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from stillweb.cli.tasks import tasks
 from stillweb.collections.layout import Collection
 from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.env.tasks.evaluators import NetworkEvaluator
 from stillweb.env.tasks.evidence import Evidence
 from stillweb.env.tasks.native import native_tasks
 from stillweb.env.tasks.requests import FieldRule, RequestEvaluator, RequestPattern
@@ -176,6 +177,9 @@ def test_how_many_and_which_tiers():
     beacon = entry(tier="noise", mode="no-cors")  # replay does not call it a miss; a task may ask to send it
     assert one({"method": "POST"}, beacon) == 1.0
     assert one({"method": "POST"}, beacon, misses=False) == 0.0
+    alone = Evidence(requests=request_evidence([beacon]))  # of a task without the evaluator `request`
+    assert NetworkEvaluator(url=SHOP + "/cart", misses=True).score(alone).reward == 1.0
+    assert NetworkEvaluator(url=SHOP + "/cart").score(alone).reward == 0.0
     assert one({}, entry(method="GET")) == 0.0
     assert one({"method": "GET"}, entry(method="GET", tier="exact")) == 1.0
 

@@ -17,7 +17,7 @@ from stillweb.errors import TaskError
 from stillweb.matching.keys import FormBody, JsonBody, MultipartBody, is_graphql, read_body
 from stillweb.matching.parts import Parts, is_csrf
 from stillweb.matching.values import fits
-from stillweb.model import MUTATIONS, Request, header
+from stillweb.model import MUTATIONS, Headers, Request, header
 
 if TYPE_CHECKING:
     from stillweb.matching.rules import Rules
@@ -223,23 +223,30 @@ def request_evidence(
     order = 0
     for entry in entries:
         request = {name: entry[name] for name in _LINE}
+        write = entry["method"] in MUTATIONS
+        if write and entry["tier"] == "noise" and _is_beacon(_fields(entry)):
+            request["tier"] = "miss"  # a task may request that it is sent
         if bodies:
-            write = entry["method"] in MUTATIONS
             order += write
             request |= {"order": order if write else 0, **(_sent(entry, rules) if write else {})}
-            if request.get("beacon") and request["tier"] == "noise":
-                request["tier"] = "miss"  # a task may ask to send it
         requests.append(request)
     return tuple(requests)
+
+
+def _fields(entry: Mapping[str, Any]) -> Headers:
+    return tuple((str(name), str(value)) for name, value in (entry.get("asked") or {}).get("fields", ()))
+
+
+def _is_beacon(headers: Headers) -> bool:
+    """Whether no page can read the response: mode "no-cors", such as `sendBeacon` (Fetch §3.2.2)."""
+    return header(headers, "sec-fetch-mode") == "no-cors"
 
 
 def _sent(entry: Mapping[str, Any], rules: Rules | None) -> dict[str, Any]:
     """Return body, volatile places and whether it is a beacon, of a write."""
     sent = entry.get("asked") or {}
-    headers = tuple((str(name), str(value)) for name, value in sent.get("fields", ()))
-    stored: dict[str, Any] = {"content_type": header(headers, "content-type")}
-    # No page can read the response of a request in mode "no-cors", such as `sendBeacon` (Fetch §3.2.2).
-    stored["beacon"] = header(headers, "sec-fetch-mode") == "no-cors"
+    headers = _fields(entry)
+    stored: dict[str, Any] = {"content_type": header(headers, "content-type"), "beacon": _is_beacon(headers)}
     stored |= {name: sent[name] for name in ("size", "body") if name in sent}
     if redacted := sent.get("redacted"):  # with placeholders instead of secrets
         stored["body"] = redacted
