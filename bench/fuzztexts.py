@@ -29,15 +29,15 @@ from stillweb.env.tasks.load import load_tasks
 from stillweb.errors import StillwebError
 from stillweb.matching.derived.branch import (
     ActiveBranch,
-    Answer,
+    AnswerTemplate,
     Branch,
     BranchField,
-    Read,
-    Refused,
-    Write,
+    BranchRead,
+    BranchWrite,
+    DerivationRefused,
     dump,
 )
-from stillweb.matching.derived.domain import Domain
+from stillweb.matching.derived.domain import ValueDomain
 from stillweb.matching.derived.encodings import Encodings
 from stillweb.matching.derived.templates import Count, Template, split
 from stillweb.matching.rules import Rules
@@ -126,10 +126,10 @@ def _har() -> Any:
 def _branch() -> Branch:
     value = [Encodings("Aav")]
     body = Template.of([*split(b"<li>Aav</li> ", value).atoms, Count(frozenset({(0, "bytes", 1, 2)}), 5, 9)])
-    answer = Answer(200, "text/html", Template((b"HTTP/1.1 200 OK\r\n",)), body)
-    field = BranchField("title", Domain.of("text", ["Aav", "zybim", "a 41"]))
-    made = BranchField("id", Domain.of("made", ["0123456789abcdef", "fedcba9876543210"]))
-    write = Write(
+    answer = AnswerTemplate(200, "text/html", Template((b"HTTP/1.1 200 OK\r\n",)), body)
+    field = BranchField("title", ValueDomain.of("text", ["Aav", "zybim", "a 41"]))
+    made = BranchField("id", ValueDomain.of("made", ["0123456789abcdef", "fedcba9876543210"]))
+    write = BranchWrite(
         "POST",
         f"{HOST}/",
         f"{HOST}/",
@@ -137,7 +137,9 @@ def _branch() -> Branch:
         ((0, Template.of(split(b"Aav", value).atoms)),),
         ((1, "token"),),
     )
-    read = Read(Template((f"{HOST}/".encode(),)), answer, "", (f"{HOST}/",), (field.domain, made.domain))
+    read = BranchRead(
+        Template((f"{HOST}/".encode(),)), answer, "", (f"{HOST}/",), (field.domain, made.domain)
+    )
     return Branch(
         "POST book", (field, made), write, answer, (read,), False, "20261126120000", frozenset({b"k" * 20})
     )
@@ -349,7 +351,7 @@ def _read_forms(draw: random.Random, work: Path, template: Path) -> None:
                 "POST", branch.write.url, (("Content-Type", "application/x-www-form-urlencoded"),), body
             )
             values = branch.read_write(request, ("Aav",) * branch.own)
-            if values is None or isinstance(values, Refused):
+            if values is None or isinstance(values, DerivationRefused):
                 values = ("Aav",) * len(branch.fields)
             active = ActiveBranch(branch, values)
             active.answer_write()

@@ -37,7 +37,7 @@ from stillweb.browser import launch, settle
 from stillweb.certs import CertAuthority
 from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.rules import Learned, learn, learn_within, merge, read_rules, write_rules
+from stillweb.collections.learn.rules import LearnResult, learn, learn_within, merge, read_rules, write_rules
 from stillweb.collections.pack.seal import seal
 from stillweb.matching.noise import default_noise
 from stillweb.matching.resolver import Policy
@@ -103,7 +103,7 @@ def set_rules(collection: Collection, text: str) -> None:
         path.write_text(text)
 
 
-def told(learned: Learned) -> dict[str, Any]:
+def told(learned: LearnResult) -> dict[str, Any]:
     """Return what was learned, without the rejected places' long list."""
     return asdict(learned) | {"rejected": [asdict(each) for each in learned.rejected[:20]]}
 

@@ -1,4 +1,4 @@
-"""Text from models and pages. Pure."""
+"""Conversions of text from models and pages: printable, decodable, well-formed, shortened. Pure."""
 
 from __future__ import annotations
 

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillweb.browser.input.controls import FormField, PageForm, controls_of, state_of_survey, state_url
-from stillweb.browser.observe.survey import Item, Survey
+from stillweb.browser.observe.survey import Survey, SurveyItem
 
 URL = "https://site.test/list?page=2"
 
 
-def survey_of(*items: Item) -> Survey:
+def survey_of(*items: SurveyItem) -> Survey:
     children: list[list[int]] = [[] for _ in items]
     for index, item in enumerate(items):
         if item.parent >= 0:
@@ -19,18 +19,18 @@ def survey_of(*items: Item) -> Survey:
     return Survey(tuple(items), tuple(map(tuple, children)))
 
 
-def root() -> list[Item]:
-    return [Item(-1, 0, "f", tag="body")]
+def root() -> list[SurveyItem]:
+    return [SurveyItem(-1, 0, "f", tag="body")]
 
 
-def link(name: str, url: str, number: int, parent: int = 0, **more) -> Item:
+def link(name: str, url: str, number: int, parent: int = 0, **more) -> SurveyItem:
     more = {"bid": f"a{number}", "backend_node_id": number, "acts": True} | more
-    return Item(parent, 1, "f", tag="a", role="link", name=name, url=url, **more)
+    return SurveyItem(parent, 1, "f", tag="a", role="link", name=name, url=url, **more)
 
 
-def button(name: str, number: int, parent: int = 0, **more) -> Item:
+def button(name: str, number: int, parent: int = 0, **more) -> SurveyItem:
     more = {"bid": f"a{number}", "backend_node_id": number, "acts": True} | more
-    return Item(parent, 1, "f", tag="button", role="button", name=name, **more)
+    return SurveyItem(parent, 1, "f", tag="button", role="button", name=name, **more)
 
 
 words = st.text("abcdefgh ", min_size=1, max_size=8).map(str.strip).filter(bool)
@@ -64,14 +64,14 @@ def test_what_is_put_in_elsewhere_moves_no_other_key(named, word, at):
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
 def test_digits_that_count_and_report_the_time_are_no_other_state(one, two):
     def state(number: int):
-        heading = Item(0, 1, "f", tag="h1", role="heading", name=f"{number} messages, 12:{number % 60}")
+        heading = SurveyItem(0, 1, "f", tag="h1", role="heading", name=f"{number} messages, 12:{number % 60}")
         return state_of_survey(URL, survey_of(*root(), heading, button(f"Inbox ({number})", 1)), {})
 
     assert state(one).digest == state(two).digest
 
 
 def test_a_control_a_heading_and_what_is_open_make_another_state():
-    def digest(*items: Item, url: str = URL) -> str:
+    def digest(*items: SurveyItem, url: str = URL) -> str:
         return state_of_survey(url, survey_of(*root(), *items), {}).digest
 
     plain = digest(button("Menu", 1, states={"expanded": False}))
@@ -79,7 +79,8 @@ def test_a_control_a_heading_and_what_is_open_make_another_state():
         digest(button("Menu", 1, states={"expanded": True})),
         digest(button("Menu", 1, states={"expanded": False}), button("Delete", 2)),
         digest(
-            button("Menu", 1, states={"expanded": False}), Item(0, 1, "f", tag="h1", role="heading", name="T")
+            button("Menu", 1, states={"expanded": False}),
+            SurveyItem(0, 1, "f", tag="h1", role="heading", name="T"),
         ),
         digest(button("Menu", 1, states={"expanded": False}), url="https://site.test/list?page=3"),
         digest(button("Menu", 1, states={"expanded": False}), url=f"{URL}#/route"),
@@ -92,9 +93,13 @@ def test_what_a_form_holds_and_advertisements_make_no_other_state():
     def digest(value: str, *, checked: bool, advert: str) -> str:
         items = [
             *root(),
-            Item(0, 1, "f", tag="input", role="textbox", value=value, acts=True, bid="a1", backend_node_id=1),
-            Item(0, 1, "f", tag="input", role="checkbox", states={"checked": checked}, acts=True, bid="a2"),
-            Item(0, 1, "f", tag="div", attributes={"id": "google_ads_1"}),
+            SurveyItem(
+                0, 1, "f", tag="input", role="textbox", value=value, acts=True, bid="a1", backend_node_id=1
+            ),
+            SurveyItem(
+                0, 1, "f", tag="input", role="checkbox", states={"checked": checked}, acts=True, bid="a2"
+            ),
+            SurveyItem(0, 1, "f", tag="div", attributes={"id": "google_ads_1"}),
             link(advert, f"https://ads.test/{advert}", 3, parent=3),
         ]
         return state_of_survey(URL, survey_of(*items), {}).digest
@@ -125,9 +130,11 @@ def test_a_button_is_the_same_on_two_pages_only_if_it_sends_the_same():
 def test_a_list_reports_its_options_and_is_one_control():
     items = [
         *root(),
-        Item(0, 1, "f", tag="select", role="combobox", name="Sort", acts=True, bid="a1", backend_node_id=1),
-        Item(1, 2, "f", tag="option", role="option", name="Price", acts=True, bid="a2"),
-        Item(1, 2, "f", tag="option", role="option", name="Name", acts=True, bid="a3"),
+        SurveyItem(
+            0, 1, "f", tag="select", role="combobox", name="Sort", acts=True, bid="a1", backend_node_id=1
+        ),
+        SurveyItem(1, 2, "f", tag="option", role="option", name="Price", acts=True, bid="a2"),
+        SurveyItem(1, 2, "f", tag="option", role="option", name="Name", acts=True, bid="a3"),
     ]
     (control,) = controls_of(survey_of(*items), {})
     assert control.options == ("Price", "Name")

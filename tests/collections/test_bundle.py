@@ -18,7 +18,7 @@ from stillweb.collections.branches import TEMPLATES, RecordedForms, read_forms, 
 from stillweb.collections.bundle import install_bundle, make_bundle, verify_bundle, verify_signature
 from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.proof import Proved, prove
+from stillweb.collections.learn.proof import ProvedForm, prove
 from stillweb.collections.pack.seal import seal
 from stillweb.errors import BundleMismatch, CollectionExists, MalformedWacz, UsageError
 from stillweb.matching.derived.vocabulary import Vocabulary
@@ -33,7 +33,7 @@ def site(tmp_path: Path) -> Collection:
     """A sealed collection with a proved form, rules and a certificate."""
     collection = build(tmp_path / "root")
     found = prove(record(lambda visit: Cart(visit, lambda items, notes: ""), ADD_A))
-    assert isinstance(found, Proved)
+    assert isinstance(found, ProvedForm)
     write_branches(collection, RecordedForms((found.branch,), (), Vocabulary()))
     (collection.path / "rules.yaml").write_text(RULES)
     environment_id = seal(collection).environment_id

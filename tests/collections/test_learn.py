@@ -11,7 +11,7 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.learn.guards import GIVEN
 from stillweb.collections.learn.rules import (
     ANOTHER_TIME,
-    Learned,
+    LearnResult,
     learn,
     learn_within,
     merge,
@@ -419,8 +419,8 @@ def test_a_guess_gives_way_to_what_is_learned(recorded):
 
 def test_merging_keeps_the_defaults_as_they_were():
     rules = Rules.parse("version: 1\ndefaults: false\nvolatile: [{where: query, name: t, shape: hex}]\n")
-    assert not merge(rules, Learned(())).defaults
-    assert Rules.parse(merge(Rules.parse(""), Learned(())).dump()) == Rules.parse("")
+    assert not merge(rules, LearnResult(())).defaults
+    assert Rules.parse(merge(Rules.parse(""), LearnResult(())).dump()) == Rules.parse("")
 
 
 def test_a_rule_says_what_it_rests_on(twice):

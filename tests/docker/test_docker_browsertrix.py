@@ -18,7 +18,7 @@ from stillweb.clock import monotonic
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection
 from stillweb.errors import ProgramNotFound, RecordError, UsageError
-from stillweb.record.browsertrix.run import BrowsertrixCrawl, Job
+from stillweb.record.browsertrix.run import BrowsertrixCrawl, CrawlerJob
 from stillweb.record.browsertrix.settings import IMAGE as CRAWLER
 from stillweb.record.browsertrix.settings import Container
 from stillweb.record.options import CrawlOptions, RecordOptions
@@ -52,9 +52,9 @@ def image(shared, tmp_path_factory):
     subprocess.run(["docker", "image", "rm", "-f", IMAGE], capture_output=True)
 
 
-def job(root: Path, image: str, *arguments: str, append: bool = False) -> Job:
+def job(root: Path, image: str, *arguments: str, append: bool = False) -> CrawlerJob:
     container = Container(image=image, arguments=arguments)
-    return Job(root / "collections", "docs", [SEED], CrawlOptions(limit=3), container, append)
+    return CrawlerJob(root / "collections", "docs", [SEED], CrawlOptions(limit=3), container, append)
 
 
 def containers() -> str:
@@ -163,7 +163,7 @@ async def test_the_real_crawler_records_by_its_defaults_what_a_rule_with_a_port_
 ):
     record = RecordOptions(resolve=parse_all([f"lamps.test:80=127.0.0.1:{site.server_port}"]))
     options = CrawlOptions(limit=3, record=record)
-    one = Job(tmp_path / "collections", "lamps", ["http://lamps.test/"], options)
+    one = CrawlerJob(tmp_path / "collections", "lamps", ["http://lamps.test/"], options)
     report = await BrowsertrixCrawl(one).run()
     assert {page.url for page in report.pages} == {"http://lamps.test/", "http://lamps.test/brass"}
     assert check(Collection.open(one.root, one.name)) == []

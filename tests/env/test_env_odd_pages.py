@@ -16,7 +16,7 @@ from stillweb.env.actions.perform import open_start
 from stillweb.env.env import Env, EnvOptions
 from stillweb.env.episode.tabs import Tabs
 from stillweb.env.tasks.evaluators import EvalKind, Evaluation, ScriptEvaluator
-from stillweb.env.tasks.evidence import Look
+from stillweb.env.tasks.evidence import PageQuery
 from stillweb.env.tasks.scoring import read_script
 from stillweb.env.tasks.task import Task
 from stillweb.errors import InfraError, TaskError
@@ -356,6 +356,6 @@ async def test_a_script_that_never_ends_is_the_task_s_fault_and_a_page_that_does
     page = env._episode.page
     for script in ("new Promise(() => {})", "for (;;);"):
         with pytest.raises(TaskError, match=r"did not end within 0\.5 s"):
-            await read_script(page, Look(script), timeout=0.5)
+            await read_script(page, PageQuery(script), timeout=0.5)
     with pytest.raises(InfraError, match="does not answer"):
-        await read_script(page, Look("1"), timeout=0.5)
+        await read_script(page, PageQuery("1"), timeout=0.5)

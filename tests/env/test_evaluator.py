@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stillweb.env.tasks.evaluators import EvalKind, Evaluation
-from stillweb.env.tasks.evidence import Evidence, Look, Reading
+from stillweb.env.tasks.evidence import Evidence, PageQuery, PageQueryResult
 
 
 def score_answer(evaluation, answer):
@@ -17,7 +17,7 @@ def score_url(url, expected):
 
 
 def score_value(value):
-    reading = Reading(Look("script"), value, bool(value))
+    reading = PageQueryResult(PageQuery("script"), value, bool(value))
     return Evaluation(EvalKind.JS, "script").score(Evidence(readings=(reading,)))
 
 

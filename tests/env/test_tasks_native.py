@@ -21,7 +21,7 @@ from stillweb.env.tasks.evaluators import (
     TaskEvaluator,
     UrlEvaluator,
 )
-from stillweb.env.tasks.evidence import Evidence, Look, Reading
+from stillweb.env.tasks.evidence import Evidence, PageQuery, PageQueryResult
 from stillweb.env.tasks.load import load_tasks
 from stillweb.env.tasks.miniwob import miniwob_tasks
 from stillweb.env.tasks.native import native_file, native_schema, native_tasks
@@ -183,10 +183,22 @@ FILES = ({"filename": "a.csv", "sha256": "ab" * 32, "size": 10, "url": "u", "err
         (UrlEvaluator(regex=r"https://a\.test/\d+"), {"url": "https://a.test/42"}, 1.0),
         (AnswerEvaluator(regex=r"\d+"), {"answer": " 42 "}, 1.0),
         (AnswerEvaluator(regex=r"\d+"), {"answer": "42!"}, 0.0),
-        (ScriptEvaluator(script="s", expected=2), {"readings": (Reading(Look("s"), 2.0, True),)}, 1.0),
-        (ScriptEvaluator(script="s", expected=False), {"readings": (Reading(Look("s"), False, False),)}, 1.0),
-        (ScriptEvaluator(script="s"), {"readings": (Reading(Look("s"), [], False),)}, 0.0),
-        (ScriptEvaluator(script="s", expected=False), {"readings": (Reading(Look("s"), threw="E"),)}, 0.0),
+        (
+            ScriptEvaluator(script="s", expected=2),
+            {"readings": (PageQueryResult(PageQuery("s"), 2.0, True),)},
+            1.0,
+        ),
+        (
+            ScriptEvaluator(script="s", expected=False),
+            {"readings": (PageQueryResult(PageQuery("s"), False, False),)},
+            1.0,
+        ),
+        (ScriptEvaluator(script="s"), {"readings": (PageQueryResult(PageQuery("s"), [], False),)}, 0.0),
+        (
+            ScriptEvaluator(script="s", expected=False),
+            {"readings": (PageQueryResult(PageQuery("s"), threw="E"),)},
+            0.0,
+        ),
     ],
 )
 def test_evaluators(evaluator, evidence, reward):

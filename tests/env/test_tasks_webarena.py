@@ -14,7 +14,7 @@ from stillweb.env.tasks.evaluators import (
     UnsupportedEvaluator,
     UrlEvaluator,
 )
-from stillweb.env.tasks.evidence import Evidence, Judgement, Question, Reading
+from stillweb.env.tasks.evidence import Evidence, Judgement, PageQueryResult, Question
 from stillweb.env.tasks.formats.webarena import webarena_tasks
 from stillweb.env.tasks.load import load_tasks
 from stillweb.env.tasks.task import task_from_dict, task_to_dict
@@ -168,7 +168,7 @@ def html(**target):
 
 def read(evaluation, value, url="http://shop.test/", threw=""):
     (look,) = evaluation.looks(url)
-    return scored(evaluation, url=url, readings=[Reading(look, value, bool(value), threw)])
+    return scored(evaluation, url=url, readings=[PageQueryResult(look, value, bool(value), threw)])
 
 
 def test_contents_of_pages():

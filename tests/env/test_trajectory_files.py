@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from stillweb.cli.episodes.rescore import rescore as command
 from stillweb.env.tasks.evaluators import AnswerEvaluator
-from stillweb.env.tasks.evidence import Evidence, Look, Reading
+from stillweb.env.tasks.evidence import Evidence, PageQuery, PageQueryResult
 from stillweb.env.tasks.task import Task, task_to_dict
 from stillweb.env.trajectories.events import ConsoleLog, StepEvents, events_line
 from stillweb.env.trajectories.rescore import rescore
@@ -159,8 +159,10 @@ def test_an_episode_that_ran_out_of_steps_or_had_no_task_is_no_damage(tmp_path):
 
 def test_long_texts_of_the_evidence_lie_in_the_store(tmp_path):
     store = ContentFiles(tmp_path)
-    page = Reading(Look(), "x" * 5000 + "\ud83d", True)
-    evidence = Evidence("a", "u", (page, Reading(Look("s"), [1], True)), requests=({"url": "v"},))
+    page = PageQueryResult(PageQuery(), "x" * 5000 + "\ud83d", True)
+    evidence = Evidence(
+        "a", "u", (page, PageQueryResult(PageQuery("s"), [1], True)), requests=({"url": "v"},)
+    )
     stored = json.loads(json.dumps(evidence_to_dict(evidence, store)))
     assert len(json.dumps(stored)) < 1000
     assert evidence_from_dict(stored, store) == evidence

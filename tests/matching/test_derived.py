@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stillweb.matching.derived.domain import Domain, shape
+from stillweb.matching.derived.domain import ValueDomain, shape
 from stillweb.matching.derived.encodings import NAMES, Encodings
 from stillweb.matching.derived.templates import (
     Difference,
@@ -192,7 +192,7 @@ def test_shapes(word: str, expected: str) -> None:
     assert shape(word) == expected
 
 
-DOMAIN = Domain.of("text", ["Aav", "zyfa lumpo 41", "Zyfa, lumpo. Tari!"])
+DOMAIN = ValueDomain.of("text", ["Aav", "zyfa lumpo 41", "Zyfa, lumpo. Tari!"])
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_domain_covers_what_looks_like_recorded_values(value: str, covered: bo
 
 @given(st.lists(st.text(max_size=30), min_size=1, max_size=4))
 def test_a_domain_covers_the_values_that_made_it(values: list[str]) -> None:
-    assert not [value for value in values if Domain.of("text", values).refuses(value)]
+    assert not [value for value in values if ValueDomain.of("text", values).refuses(value)]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_domain_covers_the_values_that_made_it(values: list[str]) -> None:
 def test_domains_of_other_kinds(
     kind: str, recorded: list[str], inside: list[str], outside: list[str]
 ) -> None:
-    domain = Domain.load(json.loads(json.dumps(Domain.of(kind, recorded).dump())))
+    domain = ValueDomain.load(json.loads(json.dumps(ValueDomain.of(kind, recorded).dump())))
     assert [domain.refuses(value) == "" for value in inside] == [True] * len(inside)
     assert [domain.refuses(value) == "" for value in outside] == [False] * len(outside)
 
@@ -287,8 +287,8 @@ def test_a_long_quoted_name_is_cut_into_its_words() -> None:
 
 
 def test_only_values_between_the_recorded_ones_are_covered_since_a_site_may_sort_them() -> None:
-    domain = Domain.of("text", ["rigupobu", "Sux", "tupuni"])
-    domain = Domain.load(json.loads(json.dumps(domain.dump())))
+    domain = ValueDomain.of("text", ["rigupobu", "Sux", "tupuni"])
+    domain = ValueDomain.load(json.loads(json.dumps(domain.dump())))
     assert domain.refuses("Trap") == ""
     assert "alphabetical" in domain.refuses("Basket")
     assert "alphabetical" in domain.refuses("zebra")

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 from form_sites import EXISTING, Book, escape, get, post, record
 
-from stillweb.collections.learn.proof import Proved, Refusal, prove
+from stillweb.collections.learn.proof import ProvedForm, Refusal, prove
 from stillweb.matching.captures import Entry
 from stillweb.matching.derived.branch import Branch, dump, load
 from stillweb.matching.derived.derive import Branches, DerivedAnswers
@@ -237,7 +237,7 @@ def test_a_derived_answer_is_the_sites_own_or_a_miss(name: str) -> None:
 
 def test_common_values_are_answered() -> None:
     result = prove(record(lambda visit: Book(visit=visit)))
-    assert isinstance(result, Proved)
+    assert isinstance(result, ProvedForm)
     answered = [
         values
         for values in VALUES
@@ -252,7 +252,7 @@ def test_common_values_are_answered() -> None:
 @pytest.fixture(scope="module")
 def branch() -> Branch:
     result = prove(record(lambda visit: Book(visit=visit)))
-    assert isinstance(result, Proved)
+    assert isinstance(result, ProvedForm)
     return result.branch
 
 
@@ -282,10 +282,10 @@ def test_a_date_is_derived_in_the_notation_of_the_site(name: str) -> None:
         return Book(visit=visit, item=shown)
 
     result = prove(record(make, ("text", "date")))
-    assert isinstance(result, Proved) is (name not in {"weekday", "week"})
+    assert isinstance(result, ProvedForm) is (name not in {"weekday", "week"})
     days = ["2031-09-01", "2032-02-29", "2033-01-04", "2034-12-31", "2020-01-01", "2031-02-30", "05/06/2031"]
     answered = 0
-    for day in days if isinstance(result, Proved) else ():
+    for day in days if isinstance(result, ProvedForm) else ():
         replay, site = Replay(result.branch, make), make(RECORDED)
         given = replay.send(post(("Lamp", day), site.token))[1]
         if given is None:
@@ -294,7 +294,7 @@ def test_a_date_is_derived_in_the_notation_of_the_site(name: str) -> None:
         site.answer(post(("Lamp", day), site.token))
         _, page = replay.send(get("/entry/1"))
         assert page is None or not differs(page, site.answer(get("/entry/1"))), day
-    assert answered == (4 if isinstance(result, Proved) else 0)
+    assert answered == (4 if isinstance(result, ProvedForm) else 0)
 
 
 TEXTS = ("Lamp", "works very well")
@@ -382,7 +382,7 @@ def members() -> Branch:
         for n, each in enumerate(found.branches)
     ]
     result = prove(replace(found, branches=tuple(branches)))
-    assert isinstance(result, Proved)
+    assert isinstance(result, ProvedForm)
     return result.branch
 
 

@@ -24,7 +24,7 @@ from graph_sites import (
     token_in,
 )
 
-from stillweb.collections.learn.proof import Proved, Refusal, prove
+from stillweb.collections.learn.proof import ProvedForm, Refusal, prove
 from stillweb.matching.captures import Entry
 from stillweb.matching.derived.branch import Branch, dump, load
 from stillweb.matching.derived.derive import Branches, DerivedAnswers
@@ -48,7 +48,7 @@ def made(visit: int) -> Cart:
 
 def proved(*path: Form, make: Callable[[int], Cart] = made) -> Branch:
     found = prove(record(make, *path))
-    assert isinstance(found, Proved), found
+    assert isinstance(found, ProvedForm), found
     stored: Branch = load(json.loads(json.dumps(dump(found.branch))))
     return stored
 
@@ -248,7 +248,7 @@ def test_a_page_that_both_writes_change_together_is_recorded_so() -> None:
         return f"gift for {sum(map(ord, notes[0]))}" if items and notes else ""
 
     found = prove(record(lambda visit: Cart(visit, rule), ADD_A, NOTE))
-    assert isinstance(found, Proved)
+    assert isinstance(found, ProvedForm)
     cart = next(read for read in found.branch.reads if read.url.pieces == (f"{HOST}/cart".encode(),))
     assert "depends on the value" in cart.why
 
@@ -284,7 +284,7 @@ def test_a_number_that_two_recordings_make_look_like_a_length_is_refused() -> No
         return f"{min(len(notes[0]), 14)} letters" if notes else ""
 
     found = prove(record(lambda visit: Cart(visit, rule), NOTE))
-    assert isinstance(found, Proved)
+    assert isinstance(found, ProvedForm)
     carts = [read for read in found.branch.reads if read.url.pieces == (f"{HOST}/cart".encode(),)]
     assert [read.answer for read in carts] == [None]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stillweb.collections.learn.proof import Proved, Refusal, prove
+from stillweb.collections.learn.proof import ProvedForm, Refusal, prove
 from stillweb.collections.learn.recordings import WRITE, FormRecordings, RecordedBranch, RecordedStep
 from stillweb.matching.captures import Entry
 from stillweb.matching.derived.branch import dump, load
@@ -145,7 +145,7 @@ class Pages:
         return Entry(*place, memoryview(b""), memoryview(self.body), "", "application/json", b"")
 
 
-def branches_of(proved: Proved, board: Callable[[], Board]) -> Branches:
+def branches_of(proved: ProvedForm, board: Callable[[], Board]) -> Branches:
     vocabulary = Vocabulary()
     vocabulary.add(board().answer(LIST).raw_body.decode())
     return Branches((load(json.loads(json.dumps(dump(proved.branch)))),), vocabulary)
@@ -269,7 +269,7 @@ def test_a_script_write_is_answered_as_the_site_does_or_missed(body: str, site: 
 
 def test_a_made_up_value_is_repeated_where_the_site_repeats_it() -> None:
     proved = prove(record(BODIES["flat"], Board, int))
-    assert isinstance(proved, Proved)
+    assert isinstance(proved, ProvedForm)
     session = session_of(branches_of(proved, Board), Board)
     session.answer(post(BODIES["flat"]("Tea", 12, made_up(90), 51)), Match(Tier.MISS), 0)
     found = session.answer(LIST, Match(Tier.EXACT, 0), 0)
@@ -290,5 +290,5 @@ def test_documents_that_the_write_left_alone_are_answered_as_recorded() -> None:
     proved = prove(
         FormRecordings("board", HOME, recordings.fields, False, branches, untouched, opened=recordings.opened)
     )
-    assert isinstance(proved, Proved)
+    assert isinstance(proved, ProvedForm)
     assert request_key("GET", other.url) in proved.branch.clean

@@ -25,7 +25,7 @@ from stillweb.errors import (
     UpstreamUnreachable,
     UsageError,
 )
-from stillweb.record.browsertrix.run import BrowsertrixCrawl, Job, plan
+from stillweb.record.browsertrix.run import BrowsertrixCrawl, CrawlerJob, plan
 from stillweb.record.browsertrix.settings import Container
 from stillweb.record.options import CrawlOptions, RecordOptions
 from stillweb.record.proxy.resolve import parse_all
@@ -48,20 +48,20 @@ def job(shared, tmp_path, monkeypatch):
 
     def make(
         name: str = "docs", *, append: bool = False, silence: float | None = None, **environment: str
-    ) -> Job:
+    ) -> CrawlerJob:
         words = [word for key, value in environment.items() for word in ("-e", f"{key}={value}")]
         container = Container(program=str(program), arguments=tuple(words))
         options = CrawlOptions(limit=PAGES)
-        return Job(tmp_path / "collections", name, [SEED], options, container, append, silence)
+        return CrawlerJob(tmp_path / "collections", name, [SEED], options, container, append, silence)
 
     return make
 
 
-def opened(job: Job) -> Collection:
+def opened(job: CrawlerJob) -> Collection:
     return Collection.open(job.root, job.name)
 
 
-def stored(job: Job) -> dict[str, object]:
+def stored(job: CrawlerJob) -> dict[str, object]:
     """What of a collection must not depend on how often its crawl was stopped."""
     collection = opened(job)
     return {
@@ -112,7 +112,7 @@ async def test_what_the_stand_in_says_has_the_form_of_genuine_logs(job, shared):
     assert all(keys <= genuine[form] for form, keys in mine.items())
 
 
-async def interrupted(job: Job, times: int = 1) -> tuple[BrowsertrixCrawl, list[str]]:
+async def interrupted(job: CrawlerJob, times: int = 1) -> tuple[BrowsertrixCrawl, list[str]]:
     """Run a crawl and stop it when its first page is under way; again when it says that it has heard."""
     crawl = BrowsertrixCrawl(job)
     transcript = job.root / f".browsertrix-{job.name}" / "crawl.log"
@@ -213,7 +213,7 @@ async def test_a_crawler_that_only_waits_for_its_store_is_given_up(job):
     assert crawl.log.waiting
 
 
-async def cancelled(job: Job) -> None:
+async def cancelled(job: CrawlerJob) -> None:
     """Run a crawl and cancel it while its first page loads, so that its end is not seen."""
     seen = asyncio.Event()
     running = asyncio.create_task(BrowsertrixCrawl(job).run(lambda event: event.queued and seen.set()))
@@ -271,7 +271,7 @@ async def test_what_is_wrong_with_docker_is_reported_with_the_next_step(
 async def test_without_docker_the_next_step_is_another_engine(tmp_path):
     with pytest.raises(ProgramNotFound, match="not installed") as caught:
         await BrowsertrixCrawl(
-            Job(tmp_path, "x", [SEED], CrawlOptions(), Container(program="no-docker"))
+            CrawlerJob(tmp_path, "x", [SEED], CrawlOptions(), Container(program="no-docker"))
         ).run()
     assert "--engine browser" in caught.value.hint
     assert list(tmp_path.iterdir()) == []

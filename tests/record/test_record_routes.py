@@ -13,7 +13,7 @@ from stillweb.collections.reachability import FILE, read_reachability
 from stillweb.diff.compare.run import DiffOptions, diff
 from stillweb.env.env import Env
 from stillweb.env.tasks.task import Task
-from stillweb.record.browsertrix.run import Job, plan
+from stillweb.record.browsertrix.run import CrawlerJob, plan
 from stillweb.record.crawl.crawl import crawl
 from stillweb.record.crawl.scope import Scope, page_url
 from stillweb.record.explore.explore import ExploreOptions, explore
@@ -63,7 +63,7 @@ def test_the_address_of_a_page_has_its_route_and_no_place_in_it(url: str, addres
 
 
 def test_browsertrix_is_requested_to_keep_routes(tmp_path: Path) -> None:
-    settings = plan(Job(tmp_path, "app", [HOME, f"{HOME}#/users"], CrawlOptions())).yaml
+    settings = plan(CrawlerJob(tmp_path, "app", [HOME, f"{HOME}#/users"], CrawlOptions())).yaml
 
     assert "url: https://site.test/#/users\n  allowHash: true" in settings
     assert settings.count("allowHash") == 1

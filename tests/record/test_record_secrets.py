@@ -32,7 +32,7 @@ from stillweb.http.messages import request_block, response_block
 from stillweb.matching.keys import request_key
 from stillweb.matching.redaction import Placeholders, SecretFields
 from stillweb.model import Exchange, Request, Response, header
-from stillweb.record.redaction.find import FoundSecret, Names, in_text, strong, strong_password
+from stillweb.record.redaction.find import FoundSecret, SecretNames, in_text, strong, strong_password
 from stillweb.record.redaction.redactor import Secrets, SecretSearch
 
 KEY = b"k" * 32
@@ -45,7 +45,9 @@ TOKENS = st.text("abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMN0123456789-_", min_size=8
 
 
 def secrets(**names) -> Secrets:
-    return Secrets(Placeholders(KEY), Names(**{name: frozenset(found) for name, found in names.items()}))
+    return Secrets(
+        Placeholders(KEY), SecretNames(**{name: frozenset(found) for name, found in names.items()})
+    )
 
 
 def exchange(request: Request | None = None, body: bytes = b"", *fields, mime: str = "text/html") -> Exchange:
@@ -189,7 +191,7 @@ def test_the_right_password_matches_at_replay_and_no_other_does(password, how):
         return Request("POST", URL, (("Authorization", f"Basic {credentials}"),))
 
     placeholders = Placeholders(KEY)
-    found, _, taken = Secrets(placeholders, Names()).redact(exchange(asked(password)))
+    found, _, taken = Secrets(placeholders, SecretNames()).redact(exchange(asked(password)))
     place = (taken[0].where, taken[0].name.lower())
     known = SecretFields(placeholders, {place: frozenset({"a.test"})})
 
@@ -312,7 +314,7 @@ def test_a_search_does_not_look_for_each_of_many_secrets_one_by_one():
 def test_of_a_text_only_names_that_may_be_secret_are_looked_at():
     looked_at = []
 
-    class Looking(Names):
+    class Looking(SecretNames):
         def kind(self, name: str) -> str:
             looked_at.append(name)
             return super().kind(name)

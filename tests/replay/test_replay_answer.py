@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stillweb.http.codec import accepts, decode
 from stillweb.matching.captures import Entry
 from stillweb.matching.noise import NoiseTable, default_noise
-from stillweb.matching.ranges import Span, recorded_span, requested_span
+from stillweb.matching.ranges import ByteRange, recorded_span, requested_span
 from stillweb.model import Request
 from stillweb.replay.server import answer
 
@@ -156,13 +156,13 @@ def test_accepted_codings(accepted: str, encoding: str, expected: bool) -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("bytes=0-0", Span(0, 1, 100)),
-        ("bytes=90-", Span(90, 100, 100)),
-        ("bytes=90-500", Span(90, 100, 100)),
-        ("bytes=-10", Span(90, 100, 100)),
-        ("bytes=-500", Span(0, 100, 100)),
-        ("bytes=100-", Span(100, 100, 100)),
-        ("bytes=-0", Span(100, 100, 100)),
+        ("bytes=0-0", ByteRange(0, 1, 100)),
+        ("bytes=90-", ByteRange(90, 100, 100)),
+        ("bytes=90-500", ByteRange(90, 100, 100)),
+        ("bytes=-10", ByteRange(90, 100, 100)),
+        ("bytes=-500", ByteRange(0, 100, 100)),
+        ("bytes=100-", ByteRange(100, 100, 100)),
+        ("bytes=-0", ByteRange(100, 100, 100)),
         ("bytes=9-3", None),
         ("bytes=0-1,5-6", None),
         ("bytes=-", None),
@@ -171,7 +171,7 @@ def test_accepted_codings(accepted: str, encoding: str, expected: bool) -> None:
         ("", None),
     ],
 )
-def test_ranges_requested(value: str, expected: Span | None) -> None:
+def test_ranges_requested(value: str, expected: ByteRange | None) -> None:
     assert requested_span(value, 100) == expected
 
 

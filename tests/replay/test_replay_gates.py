@@ -23,7 +23,7 @@ from stillweb.collections.warc.frames import (
     ConnectionEnd,
     Frame,
     Frames,
-    Mark,
+    MutationMark,
     chunks_beside,
     frames_beside,
     read_chunks,
@@ -35,7 +35,7 @@ from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.matching.resolver import SessionState
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
-from stillweb.replay.server.eventstream import Piece, StreamScript
+from stillweb.replay.server.eventstream import StreamScript, TimedChunk
 from stillweb.replay.server.gates import Gate, SessionGates
 from stillweb.replay.server.socketscript import SocketScript
 
@@ -149,7 +149,9 @@ def test_events_wait_for_the_mutation_before_them() -> None:
     state = SessionState()
     gate = Gate(10, 5, 0)
     script = StreamScript(
-        [Piece(0, b"a"), Piece(0, b"b", gate), Piece(0, b"end", gate)], ends=True, state=lambda: state
+        [TimedChunk(0, b"a"), TimedChunk(0, b"b", gate), TimedChunk(0, b"end", gate)],
+        ends=True,
+        state=lambda: state,
     )
     assert (script.due(0.0), script.next_due, script.closed) == (b"a", None, False)
     state.epoch = 1
@@ -157,7 +159,7 @@ def test_events_wait_for_the_mutation_before_them() -> None:
 
 
 def test_marks_are_written_and_read() -> None:
-    marks = (Mark(5, "20260101000001", 0), Mark(9, "20260101000001", 1))
+    marks = (MutationMark(5, "20260101000001", 0), MutationMark(9, "20260101000001", 1))
     for each in ((), marks, None):
         frames = Frames((received(1, "a"),), marks=each)
         assert read_frames(write_frames(frames)) == frames
@@ -170,7 +172,7 @@ def test_marks_are_written_and_read() -> None:
 
 def record(root: Path, marks: bool) -> Collection:
     """A page with a socket and a stream; a POST starts the job after 5 s."""
-    mark = (Mark(5300, "20260101000005", 0),) if marks else None
+    mark = (MutationMark(5300, "20260101000005", 0),) if marks else None
     frames = Frames((received(30, "idle"), received(5400, "running"), received(7000, "done")), marks=mark)
     events = (b"data: idle\n\n", b"data: running\n\n")
     timing = Chunks(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stillweb.collections.warc.frames import CLOSE, TEXT, ConnectionEnd, Frame, Frames
-from stillweb.replay.server.eventstream import Piece, StreamScript
+from stillweb.replay.server.eventstream import StreamScript, TimedChunk
 from stillweb.replay.server.gates import SessionGates
 from stillweb.replay.server.pageclock import MessageCounts, PageClock, Released
 from stillweb.replay.server.socketscript import SocketScript
@@ -105,7 +105,7 @@ def test_without_a_clock_an_answer_comes_whole() -> None:
 def test_events_are_counted_as_a_browser_dispatches_them(parts, counts) -> None:
     clock = PageClock()
     script = StreamScript(
-        [Piece(0.0, b"")], ends=False, later=[(100 * n, part) for n, part in enumerate(parts)]
+        [TimedChunk(0.0, b"")], ends=False, later=[(100 * n, part) for n, part in enumerate(parts)]
     )
     script.clock = clock
     script.traffic = MessageCounts("stream")

@@ -13,8 +13,15 @@ from stillweb.collections.branches import branches_of, read_forms
 from stillweb.collections.layout import Collection
 from stillweb.env.tasks.load import load_tasks
 from stillweb.errors import CollectionError, LimitExceeded, TaskError, UsageError
-from stillweb.matching.derived.branch import Answer, Branch, BranchField, Read, Write, dump
-from stillweb.matching.derived.domain import Domain
+from stillweb.matching.derived.branch import (
+    AnswerTemplate,
+    Branch,
+    BranchField,
+    BranchRead,
+    BranchWrite,
+    dump,
+)
+from stillweb.matching.derived.domain import ValueDomain
 from stillweb.matching.derived.encodings import Encodings
 from stillweb.matching.derived.templates import Count, Template, split
 from stillweb.record.explore.values import read_values
@@ -28,11 +35,11 @@ DEEP = "[" * 3000 + "]" * 3000
 def made() -> Branch:
     value = [Encodings("Aav")]
     body = Template.of([*split(b"<li>Aav</li> ", value).atoms, Count(frozenset({(0, "bytes", 1, 2)}), 5, 9)])
-    answer = Answer(200, "text/html", Template((b"HTTP/1.1 200 OK\r\n",)), body)
-    field = BranchField("title", Domain.of("text", ["Aav", "zybim"]))
+    answer = AnswerTemplate(200, "text/html", Template((b"HTTP/1.1 200 OK\r\n",)), body)
+    field = BranchField("title", ValueDomain.of("text", ["Aav", "zybim"]))
     slots = ((0, Template.of(split(b"Aav", value).atoms)),)
-    write = Write("POST", f"{HOST}/", f"{HOST}/", "00" * 20, slots, ((1, "token"),))
-    read = Read(Template((f"{HOST}/".encode(),)), answer, "", (f"{HOST}/",), (field.domain,))
+    write = BranchWrite("POST", f"{HOST}/", f"{HOST}/", "00" * 20, slots, ((1, "token"),))
+    read = BranchRead(Template((f"{HOST}/".encode(),)), answer, "", (f"{HOST}/",), (field.domain,))
     return Branch("POST book", (field,), write, answer, (read,), False, "20261126120000")
 
 

@@ -18,7 +18,7 @@ from stillweb.http.messages import request_block, response_block
 from stillweb.matching.keys import request_key
 from stillweb.matching.redaction import Placeholders, SecretFields, spellings
 from stillweb.model import Exchange, Request, Response, header
-from stillweb.record.redaction.find import FoundSecret, Names
+from stillweb.record.redaction.find import FoundSecret, SecretNames
 from stillweb.record.redaction.redactor import Secrets
 from stillweb.record.redaction.sweep import sweep
 
@@ -32,7 +32,7 @@ SOAP = "<s:Envelope><u:Username>ada</u:Username><u:Password Type='t'>{}</u:Passw
 def redacted(request: Request, response: Response | None = None) -> tuple[Exchange, bytes]:
     """Return an exchange without its secrets, and its text."""
     answer = response or Response(200, "OK", (("Content-Type", "text/html"),), b"ok")
-    made, _, _ = Secrets(Placeholders(KEY), Names()).redact(Exchange(request, answer, "20240101000000"))
+    made, _, _ = Secrets(Placeholders(KEY), SecretNames()).redact(Exchange(request, answer, "20240101000000"))
     text = b"\n".join([request_block(made.request), made.request.url.encode(), response_block(made.response)])
     return made, text
 
@@ -203,7 +203,7 @@ CODINGS = [base64.b64encode, base64.urlsafe_b64encode, hex_upper, lambda raw: ra
 @pytest.mark.parametrize("before", [b"", b"u", b"us", b"user:"])
 @pytest.mark.parametrize("encode", CODINGS)
 def test_a_known_secret_is_replaced_in_hex_and_base64(before: bytes, encode) -> None:
-    secrets = Secrets(Placeholders(KEY), Names())
+    secrets = Secrets(Placeholders(KEY), SecretNames())
     secrets.learn(FoundSecret("token", "header", "x", SECRET), "a.test")
     content = b'{"debug": "' + encode(before + SECRET.encode() + b":more") + b'"}'
     cleaned = secrets.content(content)
@@ -278,7 +278,7 @@ def test_a_password_in_a_protobuf_login_is_replaced_and_replay_knows_it(mime, pa
     fields = ((1, b"ada"), (2, b"correct horse 7"), (6, b"en-US"))
     content = message((3, message(*fields)), (4, b"web")) if nested else message(*fields)
     request = Request("POST", LOGIN, (("Content-Type", mime),), pack(content))
-    made, _, redactions = Secrets(Placeholders(KEY), Names()).redact(
+    made, _, redactions = Secrets(Placeholders(KEY), SecretNames()).redact(
         Exchange(request, Response(200, "OK"), "20240101000000")
     )
     (redaction,) = redactions
@@ -294,7 +294,7 @@ def test_a_password_in_a_protobuf_login_is_replaced_and_replay_knows_it(mime, pa
 @pytest.mark.parametrize(("mime", "pack"), MESSAGES)
 def test_a_known_secret_in_a_protobuf_message_is_replaced(mime, pack) -> None:
     """Field 6 follows: its tag is the character 2, so that the secret is no word of its own."""
-    secrets = Secrets(Placeholders(KEY), Names())
+    secrets = Secrets(Placeholders(KEY), SecretNames())
     secrets.learn(FoundSecret("given", "given", "", "hunter-2-2"), "a.test")
     body = pack(message((1, b"hunter-2-2"), (6, b"x")))
     request = Request("POST", "https://a.test/Rename", (("Content-Type", mime),), body)
@@ -344,7 +344,7 @@ def masked_rows(
     write_baseline(collection.baseline / "p", white.getvalue(), texts, [], RecordedResponse())
     if damage:
         (collection.baseline / "p" / DOM).write_bytes(damage)
-    secrets = Secrets(Placeholders(KEY), Names())
+    secrets = Secrets(Placeholders(KEY), SecretNames())
     secrets.learn(FoundSecret("token", "header", "x", SECRET), "a.test")
     with CollectionWriter(collection) as writer:
         sweep(writer, secrets)

@@ -92,8 +92,7 @@ async def open_context(
 
     Args:
         proxy: URL of the proxy, without user name and password: with these Playwright intercepts every
-            request
-            and disables the HTTP cache.
+            request and disables the HTTP cache.
         storage_state: cookies and local storage, in Playwright's format.
         script: runs in every document after the pinning and before the page's own scripts.
 

@@ -45,7 +45,7 @@ HORIZON = 3000
 
 _FRAMES = 25  # limit per rest at level EXACT, for pages whose frames request further frames without end
 
-Look = dict[str, Any]
+FrameState = dict[str, Any]
 
 _TRAVEL_SECONDS = 30.0  # real, until a step in history has begun; a page may refuse it
 _END_SECONDS = 3.0  # real, for events whose end may never be reported
@@ -126,10 +126,10 @@ class _Settling:
         self.horizon = horizon
         self._control = json.dumps(state.control)
         self._last: tuple[object, ...] = ()
-        self._known: Look | None = None  # of the main frame, if nothing has happened since
+        self._known: FrameState | None = None  # of the main frame, if nothing has happened since
         self._transitions = -1  # number begun or ended
         self.waits = WorkerWaits()
-        self._workers_of_main: Look | None = None
+        self._workers_of_main: FrameState | None = None
         # Frames, except the page's main one, whose workers or messages are under way.
         self._creators: list[tuple[PageProbe, FrameInfo]] = []
         self._waits_of_page = self._waits_of_others = WorkerWaits()
@@ -238,7 +238,7 @@ class _Settling:
         """Deliver what has arrived over WebSockets and event streams; return True if anything had."""
         if not await exact.arrive():
             return False
-        replies: list[Look | None] = []
+        replies: list[FrameState | None] = []
         call = f"eye.clock({self._control}, 'arrive', 0)"
         for page in self.probe.page.context.pages:
             with suppress(InfraError, FrameGone):  # closed meanwhile
@@ -264,7 +264,7 @@ class _Settling:
             )
         return True
 
-    async def _snap_and_idle(self, exact: ExactContext) -> Look | None:
+    async def _snap_and_idle(self, exact: ExactContext) -> FrameState | None:
         """Set animations to whole milliseconds, and wait until the page has nothing to do."""
         frames = await self.probe.frames()
         if len(frames) > 1:
@@ -287,7 +287,7 @@ class _Settling:
             return await self.idle()
         return self._seen(look)
 
-    def _seen(self, look: Look | None) -> Look | None:
+    def _seen(self, look: FrameState | None) -> FrameState | None:
         self._known = look
         self._workers_of_main = look["workers"] if look else None
         self._note_workers([], [])
@@ -296,7 +296,7 @@ class _Settling:
         self._take_flags([look])
         return look
 
-    async def _snapped(self, exact: ExactContext, replies: Sequence[Look | None]) -> None:
+    async def _snapped(self, exact: ExactContext, replies: Sequence[FrameState | None]) -> None:
         """Store the time to the next end of an animation; draw changed animations."""
         ends = [reply["ends"] for reply in replies if reply and reply["ends"] is not None]
         self._animation_left = min(ends, default=None)
@@ -320,12 +320,12 @@ class _Settling:
 
     async def _take_message(self, exact: ExactContext) -> None:
         """Remove the bubble about a form that the browser does not submit, and store its text."""
-        said = await self.probe.evaluate_all("eye.accept()", await self.probe.frames())
-        exact.refusals += [message for message in said if message]
+        answers = await self.probe.evaluate_all("eye.accept()", await self.probe.frames())
+        exact.refusals += [message for message in answers if message]
         with suppress(FrameGone, CdpError):
             await exact.frames.draw(self.probe.cdp)
 
-    async def idle(self) -> Look | None:
+    async def idle(self) -> FrameState | None:
         """Wait until the context's pages have nothing to do, and have the results of other threads.
 
         Other pages (a popup, its opener) share requests, channels and storage with the page. Their documents
@@ -338,12 +338,12 @@ class _Settling:
             look = await self._idle_page()
         return look
 
-    async def _idle_page(self) -> Look | None:
+    async def _idle_page(self) -> FrameState | None:
         """Wait until the page has nothing to do.
 
         If the document navigates away, wait for the next one, which has the most to do.
         """
-        look: Look | None = None
+        look: FrameState | None = None
         for _ in range(_FRAMES):
             try:
                 look = self._seen(await self.probe.evaluate(f"eye.idle({self._control})"))
@@ -421,7 +421,7 @@ class _Settling:
                 self._step = frame, each["steps"]
         return bool(waiting)
 
-    def _note_workers(self, frames: Sequence[FrameInfo], replies: Sequence[Look | None]) -> None:
+    def _note_workers(self, frames: Sequence[FrameInfo], replies: Sequence[FrameState | None]) -> None:
         self._waits_of_page = WorkerWaits.of([self._workers_of_main, *replies])
         self._creators = [
             (self.probe, frame) for frame, each in zip(frames, replies, strict=True) if _is_pending(each)
@@ -431,7 +431,7 @@ class _Settling:
     def _sum_waits(self) -> None:
         self.waits = self._waits_of_page + self._waits_of_others
 
-    def _take_flags(self, replies: Sequence[Look | None]) -> None:
+    def _take_flags(self, replies: Sequence[FrameState | None]) -> None:
         for what in [what for each in replies if each for what in each.get("flags", ())]:
             if self.state.exact:
                 self.state.exact.flag(what)
@@ -493,5 +493,5 @@ class _Settling:
         )
 
 
-def _is_pending(reply: Look | None) -> bool:
+def _is_pending(reply: FrameState | None) -> bool:
     return bool(reply and (reply["starting"] or reply["unread"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stillweb.certs.authority import CertAuthority
 from stillweb.certs.trust import (
     TARGETS,
-    Recipe,
+    TrustInstructions,
     install_nss,
     spki_flag,
     trust_recipe,
@@ -16,7 +16,7 @@ from stillweb.certs.trust import (
 __all__ = [
     "TARGETS",
     "CertAuthority",
-    "Recipe",
+    "TrustInstructions",
     "install_nss",
     "spki_flag",
     "trust_recipe",

@@ -40,7 +40,7 @@ _PEM_BEGIN, _PEM_END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE---
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class TrustInstructions:
     """Instructions that make one kind of program trust the CA.
 
     Attributes:
@@ -59,14 +59,14 @@ def spki_flag(ca: CertAuthority) -> str:
     return "--ignore-certificate-errors-spki-list=" + ",".join(ca.spki_hashes())
 
 
-def trust_recipe(ca: CertAuthority, target: str) -> Recipe:
+def trust_recipe(ca: CertAuthority, target: str) -> TrustInstructions:
     """Return the recipe for one of `TARGETS`.
 
     Raises:
         KeyError: for an unknown target.
     """
     what, text = _RECIPES[target]
-    return Recipe(target, what, text(ca))
+    return TrustInstructions(target, what, text(ca))
 
 
 def write_bundle(ca: CertAuthority, path: Path | None = None) -> Path:

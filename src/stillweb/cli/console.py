@@ -108,7 +108,7 @@ def _cell(value: object) -> str:
             return str(value)
 
 
-class Sectioned(click.Command):
+class SectionedCommand(click.Command):
     """A command with its options in sections.
 
     Args:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stillweb import clock
-from stillweb.cli.console import Sectioned, echo, on_signals, print_json
+from stillweb.cli.console import SectionedCommand, echo, on_signals, print_json
 from stillweb.cli.extras import require_extra
 from stillweb.cli.options import (
     EXISTING_FILE,
@@ -55,7 +55,7 @@ _SECTIONS = {
 }
 
 
-@click.command("serve", cls=Sectioned, sections=_SECTIONS)
+@click.command("serve", cls=SectionedCommand, sections=_SECTIONS)
 @click.argument("sources", nargs=-1, metavar="[PROXY_URL | NAME...]")
 @collections_option
 @certs_option

@@ -223,7 +223,7 @@ def picture(graph: StateGraph) -> str:
     _draw_branches(drawing, graph)
     recorded = sum(each.kind == "recorded" for each in graph.edges)
     uncertain = sum(bool(each.uncertain) for each in graph.edges)
-    said = (
+    summary = (
         f"{len(graph.states)} states, {recorded} recorded writes, {len(graph.edges) - recorded} forms, "
         f"{uncertain} uncertain"
     )
@@ -232,9 +232,9 @@ def picture(graph: StateGraph) -> str:
     head += ' orient="auto"><polygon points="0 0 8 4 0 8" fill="#6b7c90"/></marker>'
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(graph.name)}: states</title>'
-        f"<style>{_STYLE}</style><h1>{escape(graph.name)}</h1><p>{said}</p>{_LEGEND}"
+        f"<style>{_STYLE}</style><h1>{escape(graph.name)}</h1><p>{summary}</p>{_LEGEND}"
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" role="img" '
-        f'aria-label="{escape(said)}"><defs>{head}</defs>{"".join(drawing.parts)}</svg></html>\n'
+        f'aria-label="{escape(summary)}"><defs>{head}</defs>{"".join(drawing.parts)}</svg></html>\n'
     )
 
 

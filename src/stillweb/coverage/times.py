@@ -15,7 +15,7 @@ from itertools import islice
 from stillweb.collections.baselines import RESOURCES, RecordedRequest, read_resources
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.pagetimes import clock_rules, clock_shift
-from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
+from stillweb.collections.learn.rules import LearnResult, merge, read_rules, write_rules
 from stillweb.collections.misses import Missed
 from stillweb.coverage.agents import AGENTS
 from stillweb.coverage.causes import holds_time, request_holds_time, times_in
@@ -177,7 +177,7 @@ def _later(collection: Collection, options: CoverageOptions) -> CoverageOptions:
 def _write(collection: Collection, pairs: list[tuple[Iterable[Request], Iterable[Request]]]) -> int:
     start, before = from_timestamp(collection.manifest().recorded_at), read_rules(collection)
     proved = tuple(clock_rules(pairs, start, known=before))
-    after = merge(before, Learned(proved, clock=start))
+    after = merge(before, LearnResult(proved, clock=start))
     if not proved or after.dump() == before.dump():
         return 0
     write_rules(collection, after)

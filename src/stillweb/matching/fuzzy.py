@@ -25,7 +25,7 @@ _MOST = 100  # parameters of a query; longer ones are not compared
 _NAMED = 4  # differing parameters named in a reason
 
 
-class LikeRows(Rows, Protocol):
+class SimilarRows(Rows, Protocol):
     """The part of a pack that this module uses."""
 
     def urls_like(self, url: str) -> Collection[str]:
@@ -33,7 +33,7 @@ class LikeRows(Rows, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Like:
+class SimilarRequest:
     """The recorded request most similar to another request.
 
     Attributes:
@@ -47,7 +47,7 @@ class Like:
     candidates: list[Candidate]
 
 
-def closest(request: Request, index: LikeRows, counts: Callable[[str], bool]) -> Like | None:
+def closest(request: Request, index: SimilarRows, counts: Callable[[str], bool]) -> SimilarRequest | None:
     """Return the recorded request most similar to an unrecorded one; of equals, the first recorded.
 
     None if no recorded request has its site, path, method and body.
@@ -57,20 +57,20 @@ def closest(request: Request, index: LikeRows, counts: Callable[[str], bool]) ->
     wanted = wire_url(request.url)
     content_type = header(request.headers, "content-type")
     method = "GET" if request.method == "HEAD" else request.method
-    best: Like | None = None
+    best: SimilarRequest | None = None
     for url in index.urls_like(request.url):
         rows = index.lookup(request_key(method, url, content_type, request.raw_body))
         candidates, _ = usable(request, rows, index, counts)
         if not candidates:
             continue
         score, why = likeness(wanted, wire_url(url))
-        found = Like(score, url, why, candidates)
+        found = SimilarRequest(score, url, why, candidates)
         if best is None or _rank(found) > _rank(best):
             best = found
     return best
 
 
-def _rank(like: Like) -> tuple[float, int]:
+def _rank(like: SimilarRequest) -> tuple[float, int]:
     return like.score, -like.candidates[0].entry.order
 
 

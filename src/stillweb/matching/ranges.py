@@ -14,7 +14,7 @@ _CONTENT_RANGE = re.compile(rb"\r\ncontent-range:[ \t]*bytes[ \t]+(\d+)-(\d+)/(\
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ByteRange:
     """Bytes `start` to `stop` (exclusive) of a body of `total` bytes; empty if not satisfiable."""
 
     start: int
@@ -29,23 +29,23 @@ class Span:
     def whole(self) -> bool:
         return self.start == 0 and self.stop == self.total
 
-    def holds(self, other: Span) -> bool:
+    def holds(self, other: ByteRange) -> bool:
         """Return True if `other` is within this span, of a body of the same length."""
         return self.total == other.total and self.start <= other.start and other.stop <= self.stop
 
 
-def requested_span(value: str, total: int) -> Span | None:
+def requested_span(value: str, total: int) -> ByteRange | None:
     """Return the range that a `Range` value requests of a body of `total` bytes; None to ignore it."""
     found = _RANGE.fullmatch(value)
     if found is None or found[1] == found[2] == "" or max(map(len, found.groups())) > 18:
         return None
     if not found[1]:
-        return Span(max(0, total - int(found[2])), total, total)
+        return ByteRange(max(0, total - int(found[2])), total, total)
     start = int(found[1])
     last = int(found[2]) if found[2] else total - 1
     if found[2] and last < start:
         return None
-    return Span(start, min(last + 1, total), total)
+    return ByteRange(start, min(last + 1, total), total)
 
 
 def other_unit(value: str) -> bool:
@@ -53,7 +53,7 @@ def other_unit(value: str) -> bool:
     return bool(value.strip()) and not _BYTES.match(value)
 
 
-def recorded_span(head: bytes) -> Span | None:
+def recorded_span(head: bytes) -> ByteRange | None:
     """Return the part of its body that a recorded 206 holds; None without a valid `Content-Range`."""
     found = _CONTENT_RANGE.search(head if head.endswith(b"\r\n") else head + b"\r\n")
-    return Span(int(found[1]), int(found[2]) + 1, int(found[3])) if found else None
+    return ByteRange(int(found[1]), int(found[2]) + 1, int(found[3])) if found else None

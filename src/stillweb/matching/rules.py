@@ -58,7 +58,7 @@ class _RulesLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Members:
+class RuleMembers:
     """The members of one rule, as texts; errors name the line."""
 
     values: Mapping[str, str]
@@ -88,16 +88,16 @@ class Members:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class RulesFile:
     """The content of a file, not yet interpreted."""
 
-    volatile: tuple[Members, ...] = ()
-    polls: tuple[Members, ...] = ()
+    volatile: tuple[RuleMembers, ...] = ()
+    polls: tuple[RuleMembers, ...] = ()
     defaults: bool = True
     clock: datetime | None = None
 
 
-def parse(text: str, file: str | os.PathLike[str]) -> Loaded:
+def parse(text: str, file: str | os.PathLike[str]) -> RulesFile:
     """Parse the text of a rules file; an empty one has no rules.
 
     Raises:
@@ -113,7 +113,7 @@ def parse(text: str, file: str | os.PathLike[str]) -> Loaded:
     except (yaml.YAMLError, RecursionError) as error:
         raise _RulesLine(file, 1).error(f"not YAML ({error})") from None
     if root is None:
-        return Loaded()
+        return RulesFile()
     top = _mapping(root, file, frozenset(_SECTIONS))
     version = _scalar(top["version"], file) if "version" in top else "none"
     if version != VERSION:
@@ -123,12 +123,12 @@ def parse(text: str, file: str | os.PathLike[str]) -> Loaded:
         raise _at(top["defaults"], file).error(f"defaults is {defaults!r}, not true or false")
     volatile, polls = (_rules(top.get(name), file, _KNOWN[name]) for name in ("volatile", "polls"))
     clock = _date(top["clock"], file) if "clock" in top else None
-    return Loaded(volatile, polls, defaults == "true", clock)
+    return RulesFile(volatile, polls, defaults == "true", clock)
 
 
 def _rules(
     node: yaml.Node | None, file: str | os.PathLike[str], known: frozenset[str]
-) -> tuple[Members, ...]:
+) -> tuple[RuleMembers, ...]:
     if node is None or (isinstance(node, yaml.ScalarNode) and node.value in ("", "~", "null")):
         return ()
     if not isinstance(node, yaml.SequenceNode):
@@ -136,7 +136,7 @@ def _rules(
     found = []
     for item in node.value:
         members = {name: _scalar(value, file) for name, value in _mapping(item, file, known).items()}
-        found.append(Members(members, _at(item, file)))
+        found.append(RuleMembers(members, _at(item, file)))
     return tuple(found)
 
 
@@ -533,14 +533,14 @@ def _matcher(regex: str) -> Matcher:
     return lambda text: compiled.fullmatch(text.encode("utf-8", "surrogatepass")) is not None
 
 
-def _glob(members: Members, name: str, default: str | None = None) -> str:
+def _glob(members: RuleMembers, name: str, default: str | None = None) -> str:
     pattern = members.text(name, default)
     if len(pattern) > _MAX_GLOB:
         raise members.error(name, f"has {len(pattern)} characters, {_MAX_GLOB} at most")
     return pattern
 
 
-def _rule(members: Members, origin: RuleOrigin) -> Rule:
+def _rule(members: RuleMembers, origin: RuleOrigin) -> Rule:
     where = Where(members.one_of("where", list(Where)))
     name = members.text("name")
     if where is Where.PATH and not re.fullmatch(r"[1-9][0-9]{0,3}", name):
@@ -563,7 +563,7 @@ def _rule(members: Members, origin: RuleOrigin) -> Rule:
     )
 
 
-def _poll(members: Members) -> Poll:
+def _poll(members: RuleMembers) -> Poll:
     return Poll(_glob(members, "host"), _glob(members, "path"), _glob(members, "query", ""))
 
 

@@ -1,4 +1,4 @@
-"""Put a site back to its first state, by a command or a URL of the user's."""
+"""Reset of a site to its first state, by a command or a URL that the user gives."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from stillweb.options import Option
 if TYPE_CHECKING:
     from stillweb.record.harvest.fetch import PageFetcher
 
-_SAID = 2000  # characters of a failed command's output in an error
+_OUTPUT = 2000  # characters of a failed command's output in an error
 
 
 @dataclass(frozen=True, slots=True)
 class SiteReset:
-    """How a site is put back to its first state; false if the user does not say how."""
+    """How a site is put back to its first state; false without command and URL."""
 
     reset_command: Annotated[
         str,
@@ -33,7 +33,7 @@ class SiteReset:
         return bool(self.reset_command or self.reset_url)
 
     async def run(self, fetcher: PageFetcher) -> None:
-        """Put the site back; do nothing if the options do not say how.
+        """Put the site back; do nothing without command and URL.
 
         Raises:
             RecordError: if the command fails, or the URL answers 400 or more.
@@ -55,9 +55,9 @@ class SiteReset:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
         if process.returncode:
-            text = said.decode("utf-8", "replace")[-_SAID:].strip()
+            text = output.decode("utf-8", "replace")[-_OUTPUT:].strip()
             raise RecordError(
                 f"--reset-command ended with status {process.returncode}: {text}",
                 hint=f"run it in a shell: {self.reset_command}",

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from stillweb.browser.input.controls import PageState
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
+from stillweb.collections.learn.rules import LearnResult, merge, read_rules, write_rules
 from stillweb.matching.parts import Where, is_csrf
 from stillweb.matching.rules import Rule, RuleOrigin
 from stillweb.matching.values import fits, shape_of
@@ -54,4 +54,4 @@ class CsrfTokens:
     def write_rules(self, collection: Collection) -> None:
         """Add the rules to those of a collection."""
         if found := self.rules():
-            write_rules(collection, merge(read_rules(collection), Learned(rules=found)))
+            write_rules(collection, merge(read_rules(collection), LearnResult(rules=found)))

@@ -34,7 +34,7 @@ from stillweb.browser.profile import Profile
 from stillweb.env import Score, Task
 from stillweb.env.episode.episode import profile_of
 from stillweb.env.episode.start import collection_of
-from stillweb.env.tasks.evidence import Look, Reading
+from stillweb.env.tasks.evidence import PageQuery, PageQueryResult
 from stillweb.env.tasks.scoring import read_script
 from stillweb.errors import InfraError, UsageError
 from stillweb.polling import poll
@@ -259,8 +259,8 @@ async def _page_of(pages: Sequence[Page], target: str) -> Page:
     return (shown or list(pages))[-1]
 
 
-async def _read(page: Page, look: Look, scripts: Sequence[str]) -> Reading:
-    read = Reading(look)
+async def _read(page: Page, look: PageQuery, scripts: Sequence[str]) -> PageQueryResult:
+    read = PageQueryResult(look)
     for script in scripts:
-        read = await read_script(page, Look(script))
+        read = await read_script(page, PageQuery(script))
     return reading(look, read.value, threw=read.threw)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from stillweb.browser.observe.survey import Item, Survey
+from stillweb.browser.observe.survey import Survey, SurveyItem
 
 _DIGITS = re.compile(r"\d+")
 _ADS = re.compile(
@@ -252,7 +252,7 @@ def _advertised(survey: Survey) -> set[int]:
     return hidden
 
 
-def _is_ad(item: Item) -> bool:
+def _is_ad(item: SurveyItem) -> bool:
     attributes = item.attributes
     return any(_ADS.search(attributes.get(name, "")) for name in ("id", "name", "title", "aria-label"))
 

@@ -21,7 +21,7 @@ from playwright.async_api import Page
 
 from stillweb.browser.cdp.session import FrameGone, FrameInfo, PageProbe
 from stillweb.browser.observe.bids import Bids, file_names
-from stillweb.browser.observe.survey import Item, Survey, pointed_at, survey
+from stillweb.browser.observe.survey import Survey, SurveyItem, pointed_at, survey
 from stillweb.errors import InfraError
 from stillweb.garbage import uncollected
 from stillweb.text import well_formed
@@ -363,7 +363,7 @@ class _TreeReader:
         return True
 
 
-def _known_node(item: Item) -> dict[str, Any]:
+def _known_node(item: SurveyItem) -> dict[str, Any]:
     if not item.role:
         return {"ignored": True}
     return {"ignored": False, "role": {"value": item.role}, "name": {"value": item.text}}
@@ -412,7 +412,7 @@ class AxOptions:
         return self != AxOptions()
 
 
-def seen_by_node(survey: Survey) -> dict[tuple[str, int], Item]:
+def seen_by_node(survey: Survey) -> dict[tuple[str, int], SurveyItem]:
     """Return the elements of a survey by frame and backend node id."""
     return {(item.frame, item.backend_node_id): item for item in survey.items if item.tag}
 
@@ -420,7 +420,7 @@ def seen_by_node(survey: Survey) -> dict[tuple[str, int], Item]:
 def flatten(
     nodes: Sequence[AxNode],
     options: AxOptions | None = None,
-    seen: Mapping[tuple[str, int], Item] | None = None,
+    seen: Mapping[tuple[str, int], SurveyItem] | None = None,
 ) -> str:
     """Return nodes as text.
 
@@ -447,11 +447,11 @@ def flatten(
     return "\n".join(lines)
 
 
-def _hidden(node: AxNode, item: Item | None) -> bool:
+def _hidden(node: AxNode, item: SurveyItem | None) -> bool:
     return node.role != "RootWebArea" and not (item is not None and item.visible)
 
 
-def _line(node: AxNode, options: AxOptions, item: Item | None) -> str:
+def _line(node: AxNode, options: AxOptions, item: SurveyItem | None) -> str:
     text = node.role if node.role == "generic" and not node.name else f"{node.role} {node.name!r}"
     if node.bid:
         text = f"[{node.bid}] {text}"
@@ -462,7 +462,7 @@ def _line(node: AxNode, options: AxOptions, item: Item | None) -> str:
     return ", ".join([text, *dict.fromkeys(parts)])
 
 
-def _seen(options: AxOptions, item: Item) -> Iterator[str]:
+def _seen(options: AxOptions, item: SurveyItem) -> Iterator[str]:
     x, y, width, height = item.box
     if options.with_bounding_box_coords:
         yield f'box="({x:.0f},{y:.0f},{x + width:.0f},{y + height:.0f})"'

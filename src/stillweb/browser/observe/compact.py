@@ -18,7 +18,7 @@ import unicodedata
 from playwright.async_api import Page
 
 from stillweb.browser.observe.bids import Bids
-from stillweb.browser.observe.survey import Item, Survey
+from stillweb.browser.observe.survey import Survey, SurveyItem
 
 # Suffix of an element's name after its label; other roles are their own suffix.
 _KINDS = {
@@ -76,11 +76,11 @@ class _CompactWriter:
         self.silent = _repeated_texts(survey, self._words)
         self._line: list[str] = []
 
-    def add(self, index: int, item: Item, entering: bool) -> None:
+    def add(self, index: int, item: SurveyItem, entering: bool) -> None:
         if entering and index not in self.silent:
             self._line.append(_cut_text(item.text))
 
-    def add_element(self, index: int, item: Item) -> None:
+    def add_element(self, index: int, item: SurveyItem) -> None:
         if item.acts:
             label = item.name or self._words.get(index, "")
             name = self._bids.name(self._page, item.bid, _base(self._survey, index, label, self._entries))
@@ -97,7 +97,7 @@ class _CompactWriter:
         self._line.clear()
 
 
-def _by_words(item: Item) -> bool:
+def _by_words(item: SurveyItem) -> bool:
     """Whether the words inside name an interactive element that has no name."""
     return item.acts and not item.name and item.role == "generic"
 
@@ -119,7 +119,7 @@ def _repeated_texts(survey: Survey, words: dict[int, str]) -> set[int]:
     return silent
 
 
-def _described(item: Item, label: str) -> str:
+def _described(item: SurveyItem, label: str) -> str:
     line = item.role
     if label:
         line += f' "{_cut(label, _NAME)}"'
@@ -144,7 +144,7 @@ def _base(survey: Survey, index: int, label: str, labels: dict[int, str]) -> str
     return " > ".join([*reversed(scopes), _own(item, label)])
 
 
-def _scope(item: Item, label: str) -> str:
+def _scope(item: SurveyItem, label: str) -> str:
     if item.acts and item.role in ("combobox", "listbox"):
         return _slug(item.name)
     if item.role in _ENTRIES:
@@ -155,7 +155,7 @@ def _scope(item: Item, label: str) -> str:
     return _slug(name) or _SCOPES.get(item.role, "")
 
 
-def _own(item: Item, label: str) -> str:
+def _own(item: SurveyItem, label: str) -> str:
     kind = _KINDS.get(item.role, item.role.lower())
     if not label:
         attributes = item.attributes

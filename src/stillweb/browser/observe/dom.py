@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from html import escape
 
-from stillweb.browser.observe.survey import Item, Survey
+from stillweb.browser.observe.survey import Survey, SurveyItem
 
 # Elements without meaning of their own: their content moves up, unless they are interactive or named.
 _UNWRAPPED = frozenset(
@@ -53,7 +53,7 @@ def dom_text(survey: Survey) -> str:
     return "\n".join(writer.lines)
 
 
-def _is_shown(item: Item) -> bool:
+def _is_shown(item: SurveyItem) -> bool:
     if not item.tag:
         return False
     return item.acts or item.tag not in _UNWRAPPED or bool(_NAMED & item.attributes.keys())
@@ -91,7 +91,7 @@ class _DomWriter:
         if line := self._take():
             self.lines.append(" " * self.depth + line)
 
-    def open(self, item: Item, *, leaf: bool) -> None:
+    def open(self, item: SurveyItem, *, leaf: bool) -> None:
         self.flush()
         if leaf:
             self._start = _tag(item)
@@ -99,7 +99,7 @@ class _DomWriter:
             self.lines.append(" " * self.depth + _tag(item))
             self.depth += 1
 
-    def close(self, item: Item, *, leaf: bool) -> None:
+    def close(self, item: SurveyItem, *, leaf: bool) -> None:
         if leaf:
             start, self._start = self._start, ""
             code = escape("".join(self.text).strip("\n"), quote=False) if item.tag == "pre" else ""
@@ -123,7 +123,7 @@ class _DomWriter:
         return escape(text, quote=False)
 
 
-def _tag(item: Item) -> str:
+def _tag(item: SurveyItem) -> str:
     parts = [f'bid="{item.bid}"'] if item.bid else []
     parts += [
         f'{name}="{escape(" ".join(value.split()))}"'

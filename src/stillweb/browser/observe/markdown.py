@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from stillweb.browser.observe.survey import Item, Survey
+from stillweb.browser.observe.survey import Survey, SurveyItem
 
 _HEADING = re.compile(r"h([1-6])")
 _MARKS = {"strong": "**", "b": "**", "em": "*", "i": "*", "s": "~~", "del": "~~"}
@@ -82,14 +82,14 @@ class _MarkdownWriter:
         self._tables = _data_tables(survey)
         self._rows: list[int] = []  # for each open data table, its number of rows so far
 
-    def text(self, item: Item) -> None:
+    def text(self, item: SurveyItem) -> None:
         if self._pre:
             self._line.append(item.text)
         else:
             text = _escaped(item.text)
             self._line.append(text.replace("|", "\\|") if self._rows else text)
 
-    def enter(self, index: int, item: Item) -> None:
+    def enter(self, index: int, item: SurveyItem) -> None:
         tag = item.tag
         if item.inline and self._enter_inline(item):
             return
@@ -108,7 +108,7 @@ class _MarkdownWriter:
         else:
             self._enter_other(tag, item)
 
-    def _enter_other(self, tag: str, item: Item) -> None:
+    def _enter_other(self, tag: str, item: SurveyItem) -> None:
         if tag == "blockquote":
             self._around.append("> ")
         elif tag == "pre":
@@ -118,7 +118,7 @@ class _MarkdownWriter:
         elif tag == "img":
             self._image(item)
 
-    def leave(self, index: int, item: Item) -> None:
+    def leave(self, index: int, item: SurveyItem) -> None:
         tag = item.tag
         if item.inline and self._leave_inline(item):
             return
@@ -158,7 +158,7 @@ class _MarkdownWriter:
             self._counts[-1] += 1
         self._around.append(" " * len(self._marker))
 
-    def _enter_inline(self, item: Item) -> bool:
+    def _enter_inline(self, item: SurveyItem) -> bool:
         if item.tag == "a" and item.url:
             self._line.append("[")
         elif item.tag in _MARKS and not self._pre:
@@ -172,7 +172,7 @@ class _MarkdownWriter:
             return item.tag not in ("ul", "ol", "menu", "li", "blockquote", "pre", "table")
         return True
 
-    def _leave_inline(self, item: Item) -> bool:
+    def _leave_inline(self, item: SurveyItem) -> bool:
         if item.tag == "a" and item.url:
             self._close("[", f"]({item.url})", item.name)
         elif item.tag in _MARKS and not self._pre:
@@ -202,12 +202,12 @@ class _MarkdownWriter:
         tail = inside[len(inside.rstrip()) :] if inside.strip() else ""
         self._line.append(f"{lead}{begin.lstrip(chr(0))}{text}{end}{tail}")
 
-    def _image(self, item: Item) -> None:
+    def _image(self, item: SurveyItem) -> None:
         if item.name:
             url = "" if item.url.startswith("data:") else item.url
             self._line.append(f"![{_escaped(item.name)}]({url})")
 
-    def _leave_row(self, item: Item) -> None:
+    def _leave_row(self, item: SurveyItem) -> None:
         cells = sum(
             self.survey.items[i].tag in ("td", "th") for i in self.survey.children[self._index_of(item)]
         )
@@ -223,7 +223,7 @@ class _MarkdownWriter:
             self._write(["|" + " --- |" * max(1, cells)])
         self._tight = True
 
-    def _index_of(self, item: Item) -> int:
+    def _index_of(self, item: SurveyItem) -> int:
         # An item knows its parent only; a table section has few rows.
         return next(i for i in self.survey.children[item.parent] if self.survey.items[i] is item)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
-from stillweb.browser.observe.survey import Box, Item, Survey
+from stillweb.browser.observe.survey import Box, Survey, SurveyItem
 
 # Dark enough for white digits (WCAG 2.1 §1.4.3: 4.5:1); neighbours in the order differ clearly.
 _COLOURS = ("#b00020", "#00579c", "#1b6e20", "#7a1fa2", "#8a4b00", "#00606b", "#ad1457", "#37474f")
@@ -29,13 +29,13 @@ _COMPRESSION = 3  # of 9: 33 % larger than the best, in a third of the time
 Label = tuple[int, int, int, int]
 
 
-def markable(survey: Survey, *, page: bool = False) -> list[Item]:
+def markable(survey: Survey, *, page: bool = False) -> list[SurveyItem]:
     """Return the elements that get a mark: drawn, reachable by a click, and not inside a marked control.
 
     Args:
         page: include elements outside of the viewport.
     """
-    found: list[Item] = []
+    found: list[SurveyItem] = []
     marked: set[int] = set()
     for index, item in enumerate(survey.items):
         if item.parent in marked and (not item.acts or item.hand):
@@ -85,7 +85,7 @@ def _label(
     draw.text(place, str(number), fill="white", font=font)
 
 
-def _markable(item: Item, page: bool) -> bool:
+def _markable(item: SurveyItem, page: bool) -> bool:
     _, _, width, height = item.box
     shown = 1.0 if page else item.ratio
     if not item.drawn or item.tag in ("option", "optgroup") or width * height * shown < _SMALLEST:

@@ -35,7 +35,7 @@ _NAVIGATION_SECONDS = 3.0  # seconds for a navigating document
 
 
 @dataclass(slots=True)
-class Item:
+class SurveyItem:
     """An element, or a text.
 
     Attributes:
@@ -44,8 +44,7 @@ class Item:
         tag: lower case; "" for a text.
         text: of a text; white space is collapsed where the page collapses it.
         role, name, value, states: as for assistive technology. With `only="nodes"` a role is set only where
-            the
-            accessibility tree is sure to agree, "" elsewhere.
+            the accessibility tree is sure to agree, "" elsewhere.
         attributes: those that say what an element is or does, as in the page.
         url: absolute target of a link.
         box: of an element.
@@ -94,7 +93,7 @@ class Item:
 class Survey:
     """Elements and texts of a page in tree order, and the indices of each one's children."""
 
-    items: tuple[Item, ...]
+    items: tuple[SurveyItem, ...]
     children: tuple[tuple[int, ...], ...]
 
     def walk(self) -> Iterator[tuple[int, bool]]:
@@ -108,7 +107,7 @@ class Survey:
                 todo.append((index, False))
                 todo.extend((child, True) for child in reversed(self.children[index]))
 
-    def acting(self) -> Iterator[Item]:
+    def acting(self) -> Iterator[SurveyItem]:
         return (item for item in self.items if item.acts)
 
 
@@ -128,8 +127,7 @@ async def survey(
         bids: of that context.
         viewport: leave out what is visible only after scrolling.
         only: "nodes" for callers with an accessibility tree: without roles, names, values and attributes,
-            and
-            without texts that only repeat names, but with backend node ids of all nodes that the tree may
+            and without texts that only repeat names, but with backend node ids of all nodes that the tree may
             describe; "acting" for interactive elements, with positions alone of their surroundings.
         pointed: whether listeners, and cursors other than a hand, make an element interactive.
         after: task that assigns bids first; the page is read meanwhile.
@@ -159,7 +157,7 @@ class _Surveying:
         self.blobs = BlobNumbers()
         self.owners: dict[int, FrameInfo] = {}
         self.records: dict[str, tuple[list[dict[str, Any]], list[int]]] = {}  # by frame id
-        self.items: list[Item] = []
+        self.items: list[SurveyItem] = []
         self.children: list[list[int]] = []
 
     async def run(self, after: asyncio.Future[Any] | None) -> Survey:
@@ -211,14 +209,14 @@ class _Surveying:
 
     def _item(
         self, record: dict[str, Any], frame: FrameInfo, parent: int, origin: tuple[float, float]
-    ) -> Item:
+    ) -> SurveyItem:
         depth = self.items[parent].depth + 1 if parent >= 0 else 0
         if "t" in record:
             role = record.get("role", "")
-            return Item(parent, depth, frame.id, text=record["t"], role=role)
+            return SurveyItem(parent, depth, frame.id, text=record["t"], role=role)
         if "box" not in record:
-            return Item(parent, depth, frame.id, tag=record["tag"])
-        return Item(
+            return SurveyItem(parent, depth, frame.id, tag=record["tag"])
+        return SurveyItem(
             parent,
             depth,
             frame.id,

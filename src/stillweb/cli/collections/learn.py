@@ -11,7 +11,7 @@ from stillweb.cli.collections.rules import print_rejected, print_rules
 from stillweb.cli.console import echo, print_json
 from stillweb.cli.options import collections_option, json_option
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.rules import Learned, learn_within, merge, read_rules, write_rules
+from stillweb.collections.learn.rules import LearnResult, learn_within, merge, read_rules, write_rules
 from stillweb.collections.learn.rules import learn as learn_rules
 from stillweb.errors import UsageError
 
@@ -55,7 +55,7 @@ def learn(name: str, other: str | None, dry_run: bool, as_json: bool, root: Path
         echo("both recordings have the same --seed: random values did not differ", err=True)
 
 
-def _summary(name: str, other: str | None, found: Learned) -> str:
+def _summary(name: str, other: str | None, found: LearnResult) -> str:
     one, two = found.requests
     if other is None:
         return f"{name}: {len(found.rules)} rules guessed from {one} requests, {found.pairs} similar pairs"
@@ -66,7 +66,7 @@ def _summary(name: str, other: str | None, found: Learned) -> str:
     )
 
 
-def _print_notes(found: Learned, name: str, *, written: bool) -> None:
+def _print_notes(found: LearnResult, name: str, *, written: bool) -> None:
     print_rejected(found)
     if found.response_headers:
         fields = ", ".join(f"{field} {count}" for field, count in found.response_headers)

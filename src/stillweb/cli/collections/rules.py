@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from stillweb.cli.console import echo_first, print_json, print_table
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.rules import Learned, read_rules
+from stillweb.collections.learn.rules import LearnResult, read_rules
 from stillweb.matching.rules import Rule
 
 _COLUMNS = ("where", "name", "host", "path", "method", "shape", "origin", "evidence")
@@ -34,7 +34,7 @@ def print_volatile(collection: Collection, *, as_json: bool) -> None:
         print_table(["host", "path", "query"], rows, title="polls")
 
 
-def print_rejected(learned: Learned) -> None:
+def print_rejected(learned: LearnResult) -> None:
     """Print to stderr which places got no rule, and why."""
     lines = [
         f"not learned: {each.where} {each.name or '(bare)'} of {each.host}{each.path}: {each.why}"

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from stillweb import __version__
-from stillweb.cli.console import Sectioned, echo, print_json, print_table, until_signal
+from stillweb.cli.console import SectionedCommand, echo, print_json, print_table, until_signal
 from stillweb.cli.episodes.shared import RolloutProgress, playing_options, replayed_tasks
 from stillweb.cli.options import EXISTING_FILE, FILE, FOLDER, options_from, sites_option
 from stillweb.diff.certify.rates import rate
@@ -98,7 +98,7 @@ def _listed(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]
     return parse_list(text)
 
 
-@click.command(cls=Sectioned, sections=SECTIONS)
+@click.command(cls=SectionedCommand, sections=SECTIONS)
 @click.option("--tasks", "file", required=True, type=EXISTING_FILE,
               help="Task file: WARC-Bench, WebArena or stillweb's own.")  # fmt: skip
 @playing_options

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from stillweb import __version__
-from stillweb.cli.console import Sectioned, echo, print_json, print_table, until_signal
+from stillweb.cli.console import SectionedCommand, echo, print_json, print_table, until_signal
 from stillweb.cli.episodes.shared import RolloutProgress, playing_options, replayed_tasks
 from stillweb.cli.options import EXISTING, FILE, FOLDER, options_from
 from stillweb.env import Trajectory
@@ -31,7 +31,7 @@ SECTIONS = {
 _CHOSEN = ("max_concurrent", "retry", "max_steps", "browsers", "perturb", "perturb_seed")
 
 
-@click.command(cls=Sectioned, sections=SECTIONS)
+@click.command(cls=SectionedCommand, sections=SECTIONS)
 @click.argument("episode", type=EXISTING)
 @playing_options
 @click.option("--output", required=True, type=FOLDER,

@@ -17,7 +17,7 @@ from stillweb.certs import CertAuthority
 from stillweb.cli import CommandGroup
 from stillweb.cli.collections.redactions import redacted_in_words
 from stillweb.cli.collections.rules import print_rejected
-from stillweb.cli.console import Sectioned, echo, print_json, until_signal
+from stillweb.cli.console import SectionedCommand, echo, print_json, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, option_names, options_from
 from stillweb.cli.progress import progress
 from stillweb.cli.record.explore import (
@@ -33,7 +33,7 @@ from stillweb.cli.record.shared import LISTENING, check_record_options, name_opt
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
 from stillweb.record.behaviors.behaviors import describe_actions
-from stillweb.record.browsertrix.run import BrowsertrixCrawl, Job, plan
+from stillweb.record.browsertrix.run import BrowsertrixCrawl, CrawlerJob, plan
 from stillweb.record.browsertrix.settings import Container
 from stillweb.record.crawl.crawl import crawl as crawl_pages
 from stillweb.record.crawl.report import CrawlEvent, CrawlReport
@@ -181,7 +181,7 @@ def uses_browsertrix(ctx: click.Context, given: dict[str, Any]) -> bool:
 def crawl_by_browsertrix(
     ctx: click.Context, given: dict[str, Any], options: CrawlOptions, container: Container
 ) -> None:
-    job = Job(given["root"], given["name"], given["urls"], options, container, append=given["append"])
+    job = CrawlerJob(given["root"], given["name"], given["urls"], options, container, append=given["append"])
     if given["dry_run"]:
         planned = plan(job)
         for note in planned.notes:
@@ -297,7 +297,7 @@ _SECTIONS = {
 }
 
 
-@record.command("crawl", cls=Sectioned, sections=_SECTIONS)
+@record.command("crawl", cls=SectionedCommand, sections=_SECTIONS)
 @click.argument("urls", nargs=-1, metavar="URL...")
 @name_options
 @options_from(CrawlOptions(limit=100), without=LISTENING)

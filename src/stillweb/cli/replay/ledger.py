@@ -174,9 +174,9 @@ def _of(line: LedgerLine, wanted: tuple[str | None, str | None]) -> bool:
 def _follow_misses(
     sources: tuple[str, ...], wanted: tuple[str | None, str | None], marks: _Marks, chosen: dict[str, Any]
 ) -> None:
-    from stillweb.replay.ledger.misses import Gatherer
+    from stillweb.replay.ledger.misses import MissCollector
 
-    gatherer = Gatherer(guesses=chosen["guesses"])
+    gatherer = MissCollector(guesses=chosen["guesses"])
 
     def show(line: LedgerLine) -> None:
         missed = gatherer.take(line) if _of(line, wanted) else None

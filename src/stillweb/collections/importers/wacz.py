@@ -59,8 +59,8 @@ def extra_path(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Unpacked:
-    """A file taken out of a WACZ: its kind, where it lies now, and its name with the WACZ's."""
+class UnpackedFile:
+    """A file that was unpacked from a WACZ."""
 
     kind: str  # "warc", "pages", "log" or "extra"
     path: Path
@@ -70,7 +70,7 @@ class Unpacked:
 
 def unpack(
     path: Path, into: Path, report: Report, depth: int = 0, budget: UnpackBudget | None = None
-) -> Iterator[Unpacked]:
+) -> Iterator[UnpackedFile]:
     """Yield the WARC files, page lists and logs of a WACZ, taken out into a folder, nested ones too.
 
     Raises:
@@ -94,7 +94,7 @@ def unpack(
                 _extract(archive, member, target, budget)
                 _verify(path, member.filename, target, digests, report)
                 if kind == "extra":
-                    yield Unpacked(kind, target, extra_path(member.filename), path.name)
+                    yield UnpackedFile(kind, target, extra_path(member.filename), path.name)
                 else:
                     yield from _unpacked(
                         kind,
@@ -136,11 +136,11 @@ def _malformed(error: Exception, path: Path) -> Exception:
 
 
 def _unpacked(
-    kind: str, target: Path, path: Path, unpack_part: Callable[[Path], Iterator[Unpacked]], depth: int
-) -> Iterator[Unpacked]:
+    kind: str, target: Path, path: Path, unpack_part: Callable[[Path], Iterator[UnpackedFile]], depth: int
+) -> Iterator[UnpackedFile]:
     name = target.name.split("-", 2)[2]
     if kind != "wacz":
-        yield Unpacked(kind, target, name, path.name.split("-", 2)[2] if depth else path.name)
+        yield UnpackedFile(kind, target, name, path.name.split("-", 2)[2] if depth else path.name)
         return
     if depth >= _MAX_DEPTH:
         raise MalformedWacz(f"more than {_MAX_DEPTH} WACZ within each other", path=path)

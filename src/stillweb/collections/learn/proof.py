@@ -31,16 +31,16 @@ from stillweb.collections.pack.writer import response_head
 from stillweb.http.codec import decoded_body
 from stillweb.http.cookies import cookies_sent, cookies_set
 from stillweb.matching.derived.branch import (
-    Answer,
+    AnswerTemplate,
     Branch,
     BranchField,
-    Read,
-    Write,
+    BranchRead,
+    BranchWrite,
     identity_of,
     leaf_text,
     leaves_of,
 )
-from stillweb.matching.derived.domain import Domain
+from stillweb.matching.derived.domain import ValueDomain
 from stillweb.matching.derived.encodings import PLAIN, Encodings
 from stillweb.matching.derived.templates import (
     Count,
@@ -86,7 +86,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Proved:
+class ProvedForm:
     """A proved branch, and what was left out of it."""
 
     branch: Branch
@@ -95,7 +95,7 @@ class Proved:
 
 def prove(
     recordings: FormRecordings, rules: Rules = _NO_RULES, check: Check = lambda: None
-) -> Proved | Refusal:
+) -> ProvedForm | Refusal:
     """Return the branch that the recordings of a form prove, or why they prove none.
 
     Args:
@@ -124,14 +124,14 @@ def prove(
         else:
             accepted.append(recorded)
     fields = tuple(
-        BranchField(name, Domain.of(kind, [each.values[number] for each in accepted]))
+        BranchField(name, ValueDomain.of(kind, [each.values[number] for each in accepted]))
         for number, (name, kind) in enumerate(recordings.fields)
     )
     proved = proof.branch(fields)
     if why := _reproduces(proved, accepted):
         return Refusal(why, tuple(left_out))
     left_out += [f"{_shown_url(read.url)}: {read.why}" for read in proved.reads if read.why]
-    return Proved(proved, tuple(left_out))
+    return ProvedForm(proved, tuple(left_out))
 
 
 def objection(branch: RecordedBranch, *, searches: bool) -> str:
@@ -318,7 +318,7 @@ class _Proof:
             filter(None, (holds_text(self._first.opened, text) for text in texts if text))
         )
         page, cookies = self._recordings.page, self._recordings.cookies
-        write = Write(first.method, first.url, page, identity, slots, volatile, tuple(sources), cookies)
+        write = BranchWrite(first.method, first.url, page, identity, slots, volatile, tuple(sources), cookies)
         return Branch(
             self._recordings.name,
             fields,
@@ -333,7 +333,7 @@ class _Proof:
             self._traces,
         )
 
-    def _reads(self) -> list[Read]:
+    def _reads(self) -> list[BranchRead]:
         reads = []
         varying = self._varying() if self._traces else frozenset()
         for step in self._first.steps[1:]:
@@ -342,10 +342,10 @@ class _Proof:
             if texts is not None and not why:
                 trail = self._trail(step) if step.exchange.request.url in varying else None
                 domains = self._domains(step.label) if step.label in self._beyond else ()
-                reads.append(Read(Template.of(texts.url.atoms), texts.answer(), "", trail, domains))
+                reads.append(BranchRead(Template.of(texts.url.atoms), texts.answer(), "", trail, domains))
             elif why:
                 url = Template.of(split(step.exchange.request.url.encode(), self._encoded).atoms)
-                reads.append(Read(url, None, why))
+                reads.append(BranchRead(url, None, why))
         return reads
 
     def _uncertain(self, label: str, texts: _StepTexts) -> str:
@@ -356,10 +356,10 @@ class _Proof:
             return "a number depends on the value, and not on its length alone"
         return ""
 
-    def _domains(self, label: str) -> tuple[Domain, ...]:
+    def _domains(self, label: str) -> tuple[ValueDomain, ...]:
         fitted = self._fitted.get(label, [self._first.values])
         return tuple(
-            Domain.of(kind, [values[number] for values in fitted])
+            ValueDomain.of(kind, [values[number] for values in fitted])
             for number, (_, kind) in enumerate(self._recordings.fields)
         )
 
@@ -461,10 +461,10 @@ class _StepTexts:
             not count.low <= number <= count.high for count in self.counts for number in count.numbers(values)
         )
 
-    def answer(self) -> Answer:
+    def answer(self) -> AnswerTemplate:
         """Return the response as a template; cookies are those of the first recording."""
         head = Template.of([*self.head.atoms, self.cookies] if self.cookies else self.head.atoms)
-        return Answer(self.status, self.mime, head, Template.of(self.body.atoms))
+        return AnswerTemplate(self.status, self.mime, head, Template.of(self.body.atoms))
 
 
 def _texts(step: RecordedStep, values: Sequence[Encodings], written: float) -> tuple[Split, Split, Split]:
@@ -568,7 +568,7 @@ def _reproduces(branch: Branch, accepted: Sequence[RecordedBranch]) -> str:
     return ""
 
 
-def _counts(answer: Answer | None) -> bool:
+def _counts(answer: AnswerTemplate | None) -> bool:
     """Return True if a page holds a length, which covers only some of the values."""
     return answer is not None and any(isinstance(piece, Count) for piece in answer.body.pieces)
 

@@ -181,7 +181,7 @@ _Values = dict[tuple[Where, str, str], dict[str, set[str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedRule:
     """A location that varied without becoming a rule, and why."""
 
     where: Where
@@ -192,7 +192,7 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class LearnResult:
     """Result of a comparison.
 
     Attributes:
@@ -206,7 +206,7 @@ class Learned:
     """
 
     rules: tuple[Rule, ...]
-    rejected: tuple[Rejected, ...] = ()
+    rejected: tuple[RejectedRule, ...] = ()
     requests: tuple[int, int] = (0, 0)
     unmatched: tuple[int, int] = (0, 0)
     pairs: int = 0
@@ -214,7 +214,7 @@ class Learned:
     clock: datetime | None = None
 
 
-def learn(first: Collection, second: Collection) -> Learned:
+def learn(first: Collection, second: Collection) -> LearnResult:
     """Compare two recordings of the same pages.
 
     Raises:
@@ -241,7 +241,7 @@ def learn(first: Collection, second: Collection) -> Learned:
     twins = _counterparts(ones, others)
     starts = [from_timestamp(each.manifest().recorded_at or _UNKNOWN) for each in (first, second)]
     ranges, others_times = _range_rules(pairs, starts[0], starts[1] - starts[0], _known(first))
-    return Learned(
+    return LearnResult(
         rules=tuple(rules + ranges + header_rules(twins) + set_rules(first, second)),
         rejected=tuple(rejected + others_times),
         clock=starts[0] if ranges else None,
@@ -252,7 +252,7 @@ def learn(first: Collection, second: Collection) -> Learned:
     )
 
 
-def learn_within(collection: Collection) -> Learned:
+def learn_within(collection: Collection) -> LearnResult:
     """Guess rules from one recording: from repeated requests, and values near their capture's time.
 
     Raises:
@@ -279,10 +279,10 @@ def learn_within(collection: Collection) -> Learned:
         return objection(place, found, given, alike)
 
     rules, rejected = _decide(sights, refuse, RuleOrigin.GUESSED, lambda rule: True)
-    return Learned(tuple(rules), tuple(rejected), (len(seen), 0), (len(seen), 0), len(pairs))
+    return LearnResult(tuple(rules), tuple(rejected), (len(seen), 0), (len(seen), 0), len(pairs))
 
 
-def merge(rules: Rules, learned: Learned) -> Rules:
+def merge(rules: Rules, learned: LearnResult) -> Rules:
     """Add learned rules to rules; they replace older ones of the same location, but no manual ones."""
     new = {_identity(rule): rule for rule in learned.rules}
     merged = []
@@ -366,7 +366,7 @@ def _is_range(one: Observed, other: Observed) -> bool:
 
 def _range_rules(
     pairs: Iterable[tuple[Observed, Observed]], start: datetime, later: timedelta, known: Rules
-) -> tuple[list[Rule], list[Rejected]]:
+) -> tuple[list[Rule], list[RejectedRule]]:
     """Return the rules for times of ranges, and the places of others that are not compared."""
     ranges = [(one, other) for one, other in pairs if _is_range(one, other)]
     walks = [one.request for one, _ in ranges], [other.request for _, other in ranges]
@@ -378,7 +378,7 @@ def _range_rules(
         )
 
     others = {
-        Rejected(leaf.where, leaf.name, one.parts.host, one.parts.path, ANOTHER_TIME)
+        RejectedRule(leaf.where, leaf.name, one.parts.host, one.parts.path, ANOTHER_TIME)
         for one, other in ranges
         for leaf, twin, kind in zip(one.leaves, other.leaves, one.kinds, strict=True)
         if kind is ValueKind.TIME and leaf.text != twin.text and not has_rule(one, leaf)
@@ -422,7 +422,7 @@ def _decide(
     refuse: Callable[[RequestPlace, list[PlaceSighting]], str],
     origin: RuleOrigin,
     everywhere: Callable[[Rule], bool],
-) -> tuple[list[Rule], list[Rejected]]:
+) -> tuple[list[Rule], list[RejectedRule]]:
     """Return new rules and rejected locations.
 
     Args:
@@ -435,7 +435,7 @@ def _decide(
     rejected = []
     for place in sorted(sights, key=repr):
         if why := refuse(place, sights[place]):
-            rejected.append(Rejected(place.where, place.name, place.host, place.path, why))
+            rejected.append(RejectedRule(place.where, place.name, place.host, place.path, why))
             continue
         shape = shape_of([text for sight in sights[place] for text in sight.texts])
         rule = Rule(place.where, place.name, shape, place.host, place.path, place.method, origin)

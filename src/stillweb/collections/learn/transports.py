@@ -15,7 +15,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
+from stillweb.collections.learn.rules import LearnResult, merge, read_rules, write_rules
 from stillweb.matching.engineio import is_transport
 from stillweb.matching.parts import Where
 from stillweb.matching.rules import Rule, RuleOrigin
@@ -54,6 +54,6 @@ def learn_transports(collection: Collection) -> None:
     rules = transport_rules(dict.fromkeys(capture.url for capture in collection.captures()))
     if rules:
         before = read_rules(collection)
-        after = merge(before, Learned(rules=rules))
+        after = merge(before, LearnResult(rules=rules))
         if after.dump() != before.dump():
             write_rules(collection, after)

@@ -65,7 +65,7 @@ def is_identifier(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class PushResult:
     """Result of a push; `written` is False if the pack existed already."""
 
     environment_id: str
@@ -106,7 +106,7 @@ class PackRemote:
 
     def push(
         self, folder: Path, name: str = "", *, again: bool = False, on_progress: Progress | None = None
-    ) -> Pushed:
+    ) -> PushResult:
         """Write the pack of a folder, unless it exists, and point a name to it.
 
         Args:
@@ -134,7 +134,7 @@ class PackRemote:
                 self._write(self._at(environment_id, form.DIGEST), digest)
         if name:
             self._write(f"{self._root}/names/{name}", digest)
-        return Pushed(environment_id, self._shown(environment_id), written)
+        return PushResult(environment_id, self._shown(environment_id), written)
 
     def _write_bodies(self, pack: Pack, on_progress: Progress) -> bytes:
         """Write each body once, numbered by first use; return places.bin."""

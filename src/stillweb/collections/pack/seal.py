@@ -63,7 +63,7 @@ _PROVENANCE = ("name", "created", "software", "sources", "notes", "version", "tw
 
 RULES = "rules.yaml"
 # Packs contain aliases by the default rules, so a pack made with other default rules is stale.
-_RULES_SAID = {
+_RULES_NAMES = {
     "rules": RULES,
     "default_rules": "stillweb's default rules",
     "branches": "what was recorded of its forms",
@@ -142,7 +142,7 @@ def what_changed(collection: Collection, pack: Pack) -> str:
     first = pack.manifest.get("recorded_at", "")
     for name, value in _manifest(collection, rules_text(collection), first).items():
         if pack.manifest.get(name) != value:
-            return f"{_RULES_SAID.get(name, f'manifest.json ({name})')} {_CHANGED}"
+            return f"{_RULES_NAMES.get(name, f'manifest.json ({name})')} {_CHANGED}"
     return ""
 
 

@@ -76,7 +76,7 @@ class _Segments:
             os.close(self._open.popitem()[1])
 
 
-class Table:
+class SegmentTable:
     """The bodies of a segment.
 
     Args:
@@ -120,7 +120,7 @@ class Table:
         return self._segments.read(self._file, offset, length) if offset < self.segment.size else b""
 
 
-def read_tables(store: Path, names: Sequence[str], files: ExitStack) -> list[Table]:
+def read_tables(store: Path, names: Sequence[str], files: ExitStack) -> list[SegmentTable]:
     """Return the tables of segments, largest first, so that a pack needs few; `files` closes their resources.
 
     Missing and damaged segments are left out: new packs must not use them.
@@ -147,7 +147,7 @@ def read_tables(store: Path, names: Sequence[str], files: ExitStack) -> list[Tab
     files.callback(content.release)
     tables = []
     for count, file, size, end in sorted(found):
-        tables.append(Table(file, size, content[end + count * _ROW.size : end], segments))
+        tables.append(SegmentTable(file, size, content[end + count * _ROW.size : end], segments))
         files.callback(tables[-1].release)
     return tables
 
@@ -264,7 +264,7 @@ class BodyWriter:
     def __init__(self, folder: Path, store: BodyStore | None) -> None:
         self._store = store
         self._files = ExitStack()
-        self._tables: list[Table] = []
+        self._tables: list[SegmentTable] = []
         self._numbers: dict[bytes, int] = {}
         self._places = array("Q")  # by order of arrival: offset, and above it 0 or 1 + number of the table
         self._lengths = array("Q")

@@ -64,7 +64,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class MutationMark:
     """A mutation that the recorder passed on while a connection was open.
 
     Attributes:
@@ -91,7 +91,7 @@ class Frames:
     end: ConnectionEnd = ConnectionEnd.OPEN
     end_ms: int = 0
     rest_ms: int | None = None
-    marks: tuple[Mark, ...] | None = None
+    marks: tuple[MutationMark, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Chunks:
     end: ConnectionEnd = ConnectionEnd.OPEN
     end_ms: int = 0
     rest_ms: int | None = None
-    marks: tuple[Mark, ...] | None = None
+    marks: tuple[MutationMark, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def read_frames(block: bytes, *, path: Path | None = None, offset: int | None = 
         MalformedWarc: at the first invalid line.
     """
     frames: list[Frame] = []
-    marks: list[Mark] | None = None
+    marks: list[MutationMark] | None = None
     made = Frames()
     for number, line in enumerate(block.split(b"\n"), start=1):
         if not line.strip():
@@ -207,10 +207,10 @@ def _frame(fields: dict[str, Any]) -> Frame:
     return Frame(_milliseconds(fields["ts"]), _DIRECTIONS[fields["type"]], opcode, payload)
 
 
-def _mark(ts: object, at: object, number: object, **_: object) -> Mark:
+def _mark(ts: object, at: object, number: object, **_: object) -> MutationMark:
     if not isinstance(at, str) or not _TIMESTAMP.fullmatch(at):
         raise ValueError(f"timestamp {at!r}")
-    return Mark(_milliseconds(ts), at, _milliseconds(number))
+    return MutationMark(_milliseconds(ts), at, _milliseconds(number))
 
 
 def _milliseconds(value: object) -> int:
@@ -241,7 +241,7 @@ def read_chunks(block: bytes, *, path: Path | None = None, offset: int | None = 
     if not lines[0].lower().startswith(b"event-stream:"):
         return None
     chunks: list[Chunk] = []
-    marks: list[Mark] | None = None
+    marks: list[MutationMark] | None = None
     made = Chunks()
     for number, line in enumerate(lines, start=1):
         name, _, value = line.strip().partition(b":")

@@ -206,7 +206,7 @@ class Certificate:
 
     @property
     def flagged(self) -> FailureRate:
-        """Steps that the environment said not to be exact, of all."""
+        """Steps that the environment flagged as not exact, of all runs."""
         groups = [group for trace in self.traces for group in trace.groups]
         return rate(sum(group.flagged for group in groups), sum(group.steps for group in groups))
 

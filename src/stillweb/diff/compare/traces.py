@@ -1,7 +1,7 @@
 """Repeat recorded action traces in the replay, and compare observations and rewards.
 
-    traces/NAME.jsonl      actions (`stillweb.env.trajectories.trace`), or a trajectory with actions and
-    results traces/NAME.run.json   digests of the recorded observations, and the reward (`store_run`)
+    traces/NAME.jsonl      actions (`stillweb.env.trajectories.trace`), or a trajectory
+    traces/NAME.run.json   digests of the recorded observations, and the reward (`store_run`)
     traces/NAME/003.text   observation of step 3 in one form, if the run stored it; such steps have scores
 
 The reward matters most: a page may differ in many ways that no task depends on, and one digit of a price may

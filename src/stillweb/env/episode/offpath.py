@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from playwright.async_api import Page
 
-from stillweb.browser.observe.survey import Item
+from stillweb.browser.observe.survey import SurveyItem
 from stillweb.errors import InfraError, UsageError
 from stillweb.http.control import LedgerEntry
 from stillweb.model import Tier
@@ -121,7 +121,7 @@ class OffPath:
         await tabs.ensure_one()
         return bool(empty)
 
-    async def mask(self, items: Iterable[Item]) -> frozenset[str]:
+    async def mask(self, items: Iterable[SurveyItem]) -> frozenset[str]:
         """Return the bids of links in a page whose documents the collection does not hold."""
         targets = {item.bid: wire_url(item.url) for item in items if item.url.startswith(("http:", "https:"))}
         unknown = sorted({url for url in targets.values() if url not in self._recorded})

@@ -28,7 +28,7 @@ from stillweb.browser.observe.dom import dom_text
 from stillweb.browser.observe.markdown import markdown_text, plain_text
 from stillweb.browser.observe.marks import draw_marks, markable
 from stillweb.browser.observe.page import page_address, page_html, page_text, page_title, screenshot
-from stillweb.browser.observe.survey import Box, Item, Survey, cache_listeners, survey
+from stillweb.browser.observe.survey import Box, Survey, SurveyItem, cache_listeners, survey
 from stillweb.browser.state import state_of
 from stillweb.env.aio import both
 from stillweb.env.observations.forms import TEXT_FORMS
@@ -160,7 +160,7 @@ class ObservedElement:
     unrecorded: bool = False
 
     @classmethod
-    def of(cls, item: Item, *, unrecorded: bool = False) -> ObservedElement:
+    def of(cls, item: SurveyItem, *, unrecorded: bool = False) -> ObservedElement:
         return cls(item.bid, item.role, item.name, item.box, item.visible, item.clickable, unrecorded)
 
     @property
@@ -255,7 +255,7 @@ def _canonical(value: Any) -> bytes:
 # In texts of orjson that may differ from those of `json`: numbers from 1e16 on or below 1e-4, not-a-number.
 _WRITTEN_OTHERWISE = (b"e1", b"e2", b"e3", b"e-", b"0.0000", b"null")
 
-Mask = Callable[[Iterable[Item]], Awaitable[frozenset[str]]]
+Mask = Callable[[Iterable[SurveyItem]], Awaitable[frozenset[str]]]
 
 
 async def take_observation(  # noqa: PLR0913 - the state of an episode, by name
@@ -401,10 +401,10 @@ class _Observer:
         }
         return {"coords": coords, "screenshot": picture} | self._elements(items)
 
-    def _element(self, item: Item) -> ObservedElement:
+    def _element(self, item: SurveyItem) -> ObservedElement:
         return ObservedElement.of(item, unrecorded=item.bid in self._masked)
 
-    def _elements(self, items: Iterable[Item]) -> dict[str, Any]:
+    def _elements(self, items: Iterable[SurveyItem]) -> dict[str, Any]:
         return {"elements": tuple(map(self._element, items))}
 
     async def _survey(self, viewport: bool) -> Survey:
@@ -428,7 +428,7 @@ class _Observer:
             self._pictures[viewport] = await screenshot(self._page, full_page=not viewport)
         return self._pictures[viewport]
 
-    async def _places(self, items: Sequence[Item], viewport: bool) -> list[Box]:
+    async def _places(self, items: Sequence[SurveyItem], viewport: bool) -> list[Box]:
         """Return the elements' boxes in CSS pixels of the picture."""
         if viewport:
             return [item.part or item.box for item in items]

@@ -34,7 +34,7 @@ from stillweb.env.tasks.evidence import (
     Evaluator,
     Evidence,
     JsonValue,
-    Look,
+    PageQuery,
     Question,
     Regex,
     Score,
@@ -53,7 +53,7 @@ def _compared(same: bool, what: str, value: Any, expected: Any) -> Score:
     return Score(0.0, (f"{what} is {shortened(value)}, expected is {shortened(expected)}",))
 
 
-def _truth_score(evidence: Evidence, look: Look) -> Score:
+def _truth_score(evidence: Evidence, look: PageQuery) -> Score:
     """Return 1 if the value of a script is true in Python."""
     reading = evidence.reading(look)
     if reading.threw:
@@ -83,8 +83,8 @@ class Evaluation(Evaluator):
     def __init__(self, *args: Any, **named: Any) -> None:  # Evaluation(EvalKind.URL, "https://...")
         super().__init__(**dict(zip(("kind", "expected"), args, strict=False)), **named)
 
-    def looks(self, url: str) -> tuple[Look, ...]:
-        return (Look(self.expected),) if self.kind is EvalKind.JS else ()
+    def looks(self, url: str) -> tuple[PageQuery, ...]:
+        return (PageQuery(self.expected),) if self.kind is EvalKind.JS else ()
 
     @property
     def stored(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ class Evaluation(Evaluator):
 
     def score(self, evidence: Evidence) -> Score:
         if self.kind is EvalKind.JS:
-            return _truth_score(evidence, Look(self.expected))
+            return _truth_score(evidence, PageQuery(self.expected))
         if self.kind is EvalKind.URL:
             return _compared(evidence.url == self.expected, "the address", evidence.url, self.expected)
         equal = json_equal if self.kind is EvalKind.JSON else text_equal
@@ -292,8 +292,8 @@ class ScriptEvaluator(Evaluator):
     expected: JsonValue = True
     url: str = ""
 
-    def looks(self, url: str) -> tuple[Look, ...]:
-        return (Look(self.script, self.url),)
+    def looks(self, url: str) -> tuple[PageQuery, ...]:
+        return (PageQuery(self.script, self.url),)
 
     @property
     def stored(self) -> tuple[str, ...]:
@@ -305,7 +305,7 @@ class ScriptEvaluator(Evaluator):
         Raises:
             TaskError: if the script is not JavaScript.
         """
-        look = Look(self.script, self.url)
+        look = PageQuery(self.script, self.url)
         reading = evidence.reading(look)
         if reading.threw.startswith(NO_SCRIPT):
             raise TaskError(f"the evaluator's script {shortened(self.script)}: {reading.threw}")
@@ -341,7 +341,7 @@ class ContentEvaluator(Evaluator):
             raise ValueError("needs exact or include")
         return self
 
-    def looks(self, url: str) -> tuple[Look, ...]:
+    def looks(self, url: str) -> tuple[PageQuery, ...]:
         return (self._look(url),)
 
     @property
@@ -359,10 +359,10 @@ class ContentEvaluator(Evaluator):
                 return Score(0.0, (f"{where}, {shortened(text)}, does not include {' or '.join(choices)!r}",))
         return Score(1.0, (f"{where} holds what is expected",))
 
-    def _look(self, active: str) -> Look:
+    def _look(self, active: str) -> PageQuery:
         url = _post_of(active) if self.url == "reddit_post" else self.url
         script = f"() => {self.locator}" if self.locator else ""
-        return Look(script, url, tuple(f"() => {each}" for each in self.prepare))
+        return PageQuery(script, url, tuple(f"() => {each}" for each in self.prepare))
 
 
 def _post_of(url: str) -> str:
@@ -388,19 +388,19 @@ class SiteEvaluator(Evaluator):
     ended: str = ""
     tell: str = ""
 
-    def looks(self, url: str) -> tuple[Look, ...]:
-        return tuple(Look(script) for script in (self.reward, self.tell) if script)
+    def looks(self, url: str) -> tuple[PageQuery, ...]:
+        return tuple(PageQuery(script) for script in (self.reward, self.tell) if script)
 
     @property
     def stored(self) -> tuple[str, ...]:
         return ("site",)
 
     def score(self, evidence: Evidence) -> Score:
-        reading = evidence.reading(Look(self.reward))
+        reading = evidence.reading(PageQuery(self.reward))
         if reading.threw or isinstance(reading.value, bool) or not isinstance(reading.value, int | float):
             value = reading.threw or repr(reading.value)
             raise TaskError(f"{evidence.url}: the page gave no reward: {value}")
-        more = f" ({evidence.reading(Look(self.tell)).value})" if self.tell else ""
+        more = f" ({evidence.reading(PageQuery(self.tell)).value})" if self.tell else ""
         return Score(float(reading.value), (f"the page's own reward is {reading.value:g}{more}",))
 
 

@@ -19,11 +19,11 @@ from stillweb.env.tasks.comparisons import compile_regex
 from stillweb.errors import TaskError
 
 NO_SCRIPT = "this is no JavaScript: "
-"""Prefix of `Reading.threw` for a script with a syntax error: the error does not depend on the page."""
+"""Prefix of `PageQueryResult.threw` for a script with a syntax error, which does not depend on the page."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PageQuery:
     """One value to be read from a page.
 
     Attributes:
@@ -38,8 +38,8 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Result of a `Look`.
+class PageQueryResult:
+    """Result of a `PageQuery`.
 
     Attributes:
         value: as JSON; a value that JSON cannot represent, as its text.
@@ -47,7 +47,7 @@ class Reading:
         threw: exception of the script, "" if none.
     """
 
-    look: Look
+    look: PageQuery
     value: Any = None
     truth: bool = False
     threw: str = ""
@@ -102,12 +102,12 @@ class Evidence:
 
     answer: str = ""
     url: str = ""
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[PageQueryResult, ...] = ()
     verdicts: tuple[Judgement, ...] = ()
     requests: tuple[Mapping[str, Any], ...] | None = None
     downloads: tuple[Mapping[str, Any], ...] = ()
 
-    def reading(self, look: Look) -> Reading:
+    def reading(self, look: PageQuery) -> PageQueryResult:
         """Return the result of a look.
 
         Raises:
@@ -190,7 +190,7 @@ class Evaluator(BaseModel):
         """Evaluators that this one consists of."""
         return ()
 
-    def looks(self, url: str) -> tuple[Look, ...]:
+    def looks(self, url: str) -> tuple[PageQuery, ...]:
         """Return what must be read from pages; `url` is the URL of the active page."""
         return tuple(look for part in self.parts_in for look in part.looks(url))
 

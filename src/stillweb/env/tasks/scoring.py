@@ -35,9 +35,9 @@ from stillweb.env.tasks.evidence import (
     Evidence,
     Judge,
     Judgement,
-    Look,
+    PageQuery,
+    PageQueryResult,
     Question,
-    Reading,
     Score,
     plain,
 )
@@ -51,7 +51,7 @@ from stillweb.urls import wire_url
 SCRIPT_SECONDS = 30.0
 """Limit for one script of a task; a longer run is an error of the task, not a result of the agent."""
 
-_HTML = Look()
+_HTML = PageQuery()
 
 
 async def set_up(episode: Episode) -> Settled | None:
@@ -107,7 +107,7 @@ async def score_end(
 
 async def _page_ended(evaluation: Evaluator, page: Page) -> bool:
     for site in _sites(evaluation):
-        reading = await read_script(page, Look(site.ended))
+        reading = await read_script(page, PageQuery(site.ended))
         if reading.truth and not reading.threw:
             return True
     return False
@@ -148,17 +148,17 @@ async def _read(
 # --- pages -----------------------------------------------------------------------------------------
 
 
-async def _look(page: Page, look: Look) -> Reading:
+async def _look(page: Page, look: PageQuery) -> PageQueryResult:
     for script in look.prepare:
-        await read_script(page, Look(script))
+        await read_script(page, PageQuery(script))
     if look.script:
-        reading = await read_script(page, Look(look.script))
-        return Reading(look, reading.value, reading.truth, reading.threw)
+        reading = await read_script(page, PageQuery(look.script))
+        return PageQueryResult(look, reading.value, reading.truth, reading.threw)
     text = await page_html(page)
-    return Reading(look, text, bool(text))
+    return PageQueryResult(look, text, bool(text))
 
 
-async def _look_elsewhere(episode: Episode, url: str, looks: Sequence[Look]) -> list[Reading]:
+async def _look_elsewhere(episode: Episode, url: str, looks: Sequence[PageQuery]) -> list[PageQueryResult]:
     """Read another page, in a tab of its own in the episode's session."""
     active, seen = episode.page, await _last_request(episode)
     page = await episode.context.new_page()
@@ -224,8 +224,8 @@ _SYNTAX_ERROR = re.compile(r"(SyntaxError: [^\n]*)\n    at eval \(<anonymous>\)\
 
 
 async def read_script(
-    page: Page, look: Look, given: Any = None, *, timeout: float = SCRIPT_SECONDS
-) -> Reading:
+    page: Page, look: PageQuery, given: Any = None, *, timeout: float = SCRIPT_SECONDS
+) -> PageQueryResult:
     """Run a script in a page's main world: an expression, or a function that gets the argument `given`.
 
     Raises:
@@ -247,12 +247,12 @@ async def read_script(
             raise InfraError(f"the page was gone before it could be scored: {line}") from error
         if syntax_error := _SYNTAX_ERROR.match(message):
             line = NO_SCRIPT + syntax_error[1]
-        return Reading(look, threw=line or "a value that is not an Error")
-    return Reading(look, plain(value), bool(value))
+        return PageQueryResult(look, threw=line or "a value that is not an Error")
+    return PageQueryResult(look, plain(value), bool(value))
 
 
 async def _must(page: Page, script: str, given: Any = None) -> Any:
-    reading = await read_script(page, Look(script), given)
+    reading = await read_script(page, PageQuery(script), given)
     if reading.threw:
         raise TaskError(
             f"the task's script threw on {page.url}: {reading.threw}: {script[:80]}",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote_plus
 
-from stillweb.matching.derived.domain import MADE, Domain
+from stillweb.matching.derived.domain import MADE, ValueDomain
 from stillweb.matching.derived.encodings import Encodings
 from stillweb.matching.derived.templates import EncodingSets, Slot, Template, render
 from stillweb.matching.keys import request_key
@@ -36,11 +36,11 @@ class BranchField:
     """
 
     name: str
-    domain: Domain
+    domain: ValueDomain
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerTemplate:
     """A response with slots; the head is as in a pack, without Content-Length and the blank line."""
 
     status: int
@@ -48,14 +48,14 @@ class Answer:
     head: Template
     body: Template
 
-    def render(self, values: Sequence[Encodings]) -> Rendered | None:
+    def render(self, values: Sequence[Encodings]) -> RenderedAnswer | None:
         """Return the response with values; None if their encoding is not certain."""
         head, body = render(self.head, values), render(self.body, values)
-        return None if head is None or body is None else Rendered(self.status, self.mime, head, body)
+        return None if head is None or body is None else RenderedAnswer(self.status, self.mime, head, body)
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
+class RenderedAnswer:
     """A response whose slots have values."""
 
     status: int
@@ -65,7 +65,7 @@ class Rendered:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class BranchRead:
     """A page as the site showed it after the write.
 
     Attributes:
@@ -76,14 +76,14 @@ class Read:
     """
 
     url: Template
-    answer: Answer | None
+    answer: AnswerTemplate | None
     why: str = ""
     trail: tuple[str, ...] | None = None
-    domains: tuple[Domain, ...] = ()
+    domains: tuple[ValueDomain, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class BranchWrite:
     """The request of a form.
 
     Attributes:
@@ -110,7 +110,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class DerivationRefused:
     """Why a request of a form's shape gets no derived answer."""
 
     reason: str
@@ -158,9 +158,9 @@ class Branch:
 
     name: str
     fields: tuple[BranchField, ...]
-    write: Write
-    answer: Answer
-    reads: tuple[Read, ...]
+    write: BranchWrite
+    answer: AnswerTemplate
+    reads: tuple[BranchRead, ...]
     searches: bool
     timestamp: str
     clean: frozenset[bytes] = frozenset()
@@ -173,7 +173,9 @@ class Branch:
         """Names of the forms from the start state on, this one last."""
         return (*self.after, self.name)
 
-    def read_write(self, request: Request, before: Sequence[str] = ()) -> tuple[str, ...] | Refused | None:
+    def read_write(
+        self, request: Request, before: Sequence[str] = ()
+    ) -> tuple[str, ...] | DerivationRefused | None:
         """Return the values of a request of this form; None if it is another request.
 
         Args:
@@ -190,30 +192,30 @@ class Branch:
         if identity_of(parts, (leaves[n] for n, _ in self.write.slots), volatile) != self.write.identity:
             return None
         if other := next((leaf.name for leaf, form in volatile if not fits(form, leaf.text)), ""):
-            return Refused(f"hidden field {other!r} is unlike the recorded ones")
+            return DerivationRefused(f"hidden field {other!r} is unlike the recorded ones")
         texts = {number: leaf_text(parts, leaves[number]) for number, _ in self.write.slots}
         return self._values(texts, before)
 
-    def _values(self, texts: dict[int, str], before: Sequence[str]) -> tuple[str, ...] | Refused:
+    def _values(self, texts: dict[int, str], before: Sequence[str]) -> tuple[str, ...] | DerivationRefused:
         found = dict(enumerate(before))
         for number, template in self.write.slots:
             taken = _taken(template, texts[number])
             if taken is not None:
                 found.setdefault(*taken)
         if len(found) < len(self.fields):
-            return Refused("the request does not hold the values as typed")
+            return DerivationRefused("the request does not hold the values as typed")
         values = tuple(found[number] for number in range(len(self.fields)))
         for each, value in zip(self.fields, values, strict=True):  # two forms may cover less than each alone
             if why := each.domain.refuses(value):
-                return Refused(f"{each.name!r} {why}")
+                return DerivationRefused(f"{each.name!r} {why}")
         typed = [v for v, each in zip(values, self.fields, strict=True) if each.domain.kind != MADE]
         if any(one.casefold() in other.casefold() for n, one in enumerate(typed)
                for other in (*typed[:n], *typed[n + 1 :])):  # fmt: skip
-            return Refused("a value occurs in another field's, and no recording has that")
+            return DerivationRefused("a value occurs in another field's, and no recording has that")
         encoded = [Encodings(value) for value in values]
         for number, template in self.write.slots:
             if render(template, encoded) != texts[number].encode("utf-8", "surrogatepass"):
-                return Refused("the request holds a value in another form than recorded")
+                return DerivationRefused("the request holds a value in another form than recorded")
         return values
 
     def volatile_texts(self, request: Request) -> list[tuple[str, str]]:
@@ -250,7 +252,7 @@ class ActiveBranch:
     values: tuple[str, ...]
     spoiled: str = ""
     _encoded: tuple[Encodings, ...] = ()
-    _reads: dict[bytes, list[Read]] = field(default_factory=dict)
+    _reads: dict[bytes, list[BranchRead]] = field(default_factory=dict)
     _uses: dict[bytes, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -260,7 +262,7 @@ class ActiveBranch:
             if url is not None:
                 self._reads.setdefault(_read_key(url), []).append(read)
 
-    def answer_write(self) -> Rendered | None:
+    def answer_write(self) -> RenderedAnswer | None:
         """Return the response to the write; None if the encoding of a value is not certain."""
         return self.branch.answer.render(self._encoded)
 
@@ -276,32 +278,34 @@ class ActiveBranch:
 
     def read(
         self, request: Request, trail: Sequence[str] = (), recorded: str = ""
-    ) -> Rendered | Refused | None:
+    ) -> RenderedAnswer | DerivationRefused | None:
         """Return the page at a URL as it is after the write; None if the write does not concern it.
 
         Args:
-            trail: as in `Read`.
+            trail: as in `BranchRead`.
             recorded: URL of the capture that answers the request otherwise; its volatile parts may differ.
         """
         keys = [request_key("GET", url) for url in (request.url, recorded) if url]
         key = next((each for each in keys if each in self._reads or each in self.branch.clean), keys[0])
         reads = self._reads.get(key)
         if reads is None:
-            return None if key in self.branch.clean else Refused("")
+            return None if key in self.branch.clean else DerivationRefused("")
         if self.spoiled:
-            return Refused(self.spoiled)
+            return DerivationRefused(self.spoiled)
         used = self._uses.get(key, 0)
         read = reads[min(used, len(reads) - 1)]
         if read.trail is not None and read.trail != tuple(trail):
-            return Refused("the page depends on the pages visited before, and no recording has these")
+            return DerivationRefused(
+                "the page depends on the pages visited before, and no recording has these"
+            )
         if read.answer is None:
-            return Refused(f"changed by the write of form {self.branch.name}: {read.why}")
+            return DerivationRefused(f"changed by the write of form {self.branch.name}: {read.why}")
         for domain, value in zip(read.domains, self.values, strict=False):
             if why := domain.refuses(value):
-                return Refused(f"the page holds the length of a value, which {why}")
+                return DerivationRefused(f"the page holds the length of a value, which {why}")
         rendered = read.answer.render(self._encoded)
         if rendered is None:
-            return Refused("the page's spelling of the value is not certain")
+            return DerivationRefused("the page's spelling of the value is not certain")
         if request.method == "GET":
             self._uses[key] = used + 1
         return rendered
@@ -376,8 +380,8 @@ def _load(stored: dict[str, Any]) -> Branch:
     write = stored["write"]
     return Branch(
         stored["name"],
-        tuple(BranchField(each["name"], Domain.load(each["domain"])) for each in stored["fields"]),
-        Write(
+        tuple(BranchField(each["name"], ValueDomain.load(each["domain"])) for each in stored["fields"]),
+        BranchWrite(
             write["method"],
             write["url"],
             write["page"],
@@ -389,12 +393,12 @@ def _load(stored: dict[str, Any]) -> Branch:
         ),
         _load_answer(stored["answer"], sets),
         tuple(
-            Read(
+            BranchRead(
                 Template.load(read["url"], sets),
                 read["answer"] and _load_answer(read["answer"], sets),
                 read["why"],
                 tuple(read["trail"]) if "trail" in read else None,
-                tuple(map(Domain.load, read.get("domains", ()))),
+                tuple(map(ValueDomain.load, read.get("domains", ()))),
             )
             for read in stored["reads"]
         ),
@@ -407,11 +411,11 @@ def _load(stored: dict[str, Any]) -> Branch:
     )
 
 
-def _dump_answer(answer: Answer, sets: EncodingSets) -> dict[str, Any]:
+def _dump_answer(answer: AnswerTemplate, sets: EncodingSets) -> dict[str, Any]:
     head, body = answer.head.dump(sets), answer.body.dump(sets)
     return {"status": answer.status, "mime": answer.mime, "head": head, "body": body}
 
 
-def _load_answer(stored: dict[str, Any], sets: Sequence[frozenset[str]]) -> Answer:
+def _load_answer(stored: dict[str, Any], sets: Sequence[frozenset[str]]) -> AnswerTemplate:
     head, body = Template.load(stored["head"], sets), Template.load(stored["body"], sets)
-    return Answer(stored["status"], stored["mime"], head, body)
+    return AnswerTemplate(stored["status"], stored["mime"], head, body)

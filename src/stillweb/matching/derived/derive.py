@@ -20,7 +20,7 @@ from typing import Protocol
 from stillweb.http.codec import decode
 from stillweb.http.cookies import cookies_deleted, cookies_sent, cookies_set
 from stillweb.matching.captures import Entry
-from stillweb.matching.derived.branch import ActiveBranch, Branch, Refused, Rendered, path_of
+from stillweb.matching.derived.branch import ActiveBranch, Branch, DerivationRefused, RenderedAnswer, path_of
 from stillweb.matching.derived.domain import MADE
 from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.matching.keys import request_key
@@ -130,7 +130,7 @@ class DerivedAnswers:
     def _followed(self, request: Request) -> ActiveBranch | None:
         """Return the branch of a recorded write from the session's state; None if there is none."""
         for branch, values in self._recognised(request):
-            if not isinstance(values, Refused) and not branch.searches:
+            if not isinstance(values, DerivationRefused) and not branch.searches:
                 return ActiveBranch(branch, values)
         return None
 
@@ -144,7 +144,7 @@ class DerivedAnswers:
     def _state(self) -> ActiveBranch | None:
         return self.active or self.known
 
-    def _recognised(self, request: Request) -> Iterator[tuple[Branch, tuple[str, ...] | Refused]]:
+    def _recognised(self, request: Request) -> Iterator[tuple[Branch, tuple[str, ...] | DerivationRefused]]:
         """Yield the branches from the session's state that recognise a request, with its values."""
         state = self._state
         path, before = (state.branch.path, state.values) if state else ((), ())
@@ -167,7 +167,7 @@ class DerivedAnswers:
             return None
         if ended := self._ended_login(active.branch, request):
             return _miss(ended)
-        if isinstance(found, Rendered):
+        if isinstance(found, RenderedAnswer):
             return self._given(active, request, found)
         if found.reason:
             return _miss(found.reason)
@@ -183,8 +183,12 @@ class DerivedAnswers:
             return _miss(f"{match.reason}; form: {unknown}") if self._is_form(request) else None
         refused = ""
         for branch, values in self._recognised(request):
-            why = values.reason if isinstance(values, Refused) else self._objection(branch, request, values)
-            if why or isinstance(values, Refused):
+            why = (
+                values.reason
+                if isinstance(values, DerivationRefused)
+                else self._objection(branch, request, values)
+            )
+            if why or isinstance(values, DerivationRefused):
                 refused = refused or why
                 continue
             active = ActiveBranch(branch, values)
@@ -250,7 +254,9 @@ class DerivedAnswers:
                 body = decode(entry.body, entry.encoding) or b""
                 yield html.unescape(body.decode("utf-8", "replace"))
 
-    def _given(self, active: ActiveBranch, request: Request, answer: Rendered) -> tuple[Match, Entry | None]:
+    def _given(
+        self, active: ActiveBranch, request: Request, answer: RenderedAnswer
+    ) -> tuple[Match, Entry | None]:
         reason = f"form {', then '.join(map(repr, active.branch.path))}"
         entry = Entry(
             key=b"",

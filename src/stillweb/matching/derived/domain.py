@@ -64,7 +64,7 @@ _ORDERS: tuple[Callable[[str], str], ...] = (str.casefold, str)
 
 
 @dataclass(frozen=True, slots=True)
-class Domain:
+class ValueDomain:
     """The values that recordings cover.
 
     Attributes:
@@ -87,7 +87,7 @@ class Domain:
     between: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, kind: Kind, values: Sequence[str]) -> Domain:
+    def of(cls, kind: Kind, values: Sequence[str]) -> ValueDomain:
         """Return the domain that some recorded values span."""
         if kind == MADE:
             shapes = frozenset({shape_of(list(values))})
@@ -167,7 +167,7 @@ class Domain:
         }
 
     @classmethod
-    def load(cls, stored: dict[str, Any]) -> Domain:
+    def load(cls, stored: dict[str, Any]) -> ValueDomain:
         shapes, separators = (frozenset(stored[name]) for name in ("shapes", "separators"))
         length, word, words = (tuple(stored[name]) for name in ("length", "word", "words"))
         between = tuple((first, last) for first, last in stored.get("between", ()))

@@ -15,7 +15,7 @@ from hashlib import blake2b
 _WORD = re.compile(r"[^\W_]+")
 _GRAM = 4
 _TEXTS = tuple(map(re.compile, (r">([^<>]{1,100})<", r'"([^"<>]{1,100})"', r"'([^'<>]{1,100})'")))
-_DIGEST = 5  # bytes: of 100,000 runs, one of ten million other ones is taken for known
+_DIGEST = 5  # bytes: with 100,000 known runs, one of ten million others has the digest of a known one
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Vocabulary:
     texts: set[bytes] = field(default_factory=set)
 
     def add(self, document: str) -> None:
-        """Take the words and texts of a document."""
+        """Add the words and texts of a document."""
         new = {word.casefold() for word in _WORD.findall(document)} - self.words
         self.words |= new
         self.runs.update(_digest(run) for word in new for run in _runs(word))

@@ -25,7 +25,7 @@ from stillweb.certs import CertAuthority
 from stillweb.clock import now
 from stillweb.collections.amends import Absent, Amend, next_version, read_amends, write_amends
 from stillweb.collections.layout import Collection, locked
-from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
+from stillweb.collections.learn.rules import LearnResult, merge, read_rules, write_rules
 from stillweb.collections.learn.transports import learn_transports
 from stillweb.collections.misses import Missed
 from stillweb.collections.pack.reader import Pack
@@ -296,7 +296,7 @@ class AmendRun:
 
     def _note(self, outcome: FetchOutcome, left: int) -> None:
         if self.learned and outcome.outcome == "recorded":
-            write_rules(self.collection, merge(read_rules(self.collection), Learned(rules=self.learned)))
+            write_rules(self.collection, merge(read_rules(self.collection), LearnResult(rules=self.learned)))
             self.learned = ()
         self.journal.outcomes[outcome.id] = outcome
         self.journal.write(self.collection.path)

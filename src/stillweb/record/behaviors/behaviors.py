@@ -216,7 +216,7 @@ async def scroll(target: BehaviorTarget) -> None:
         await target.settle()
 
 
-class Opening:
+class ControlOpener:
     """The controls of a page, tried one after another."""
 
     def __init__(self, target: BehaviorTarget, wanted: Collection[Behavior]) -> None:
@@ -319,7 +319,7 @@ async def behave(target: BehaviorTarget) -> BehaviorReport:
         if Behavior.SCROLL in wanted:
             await target.run_behavior("scroll", scroll)
         if openers := [kind for kind in OPENERS if kind in wanted]:
-            await target.run_behavior("controls", Opening(target, openers).run)
+            await target.run_behavior("controls", ControlOpener(target, openers).run)
         if Behavior.MEDIA in wanted:
             await target.run_behavior("media", media)
         if Behavior.VARIANTS in wanted:

@@ -53,7 +53,7 @@ _STATE_FOLDER = "browsertrix"
 _STATE = "state.yaml"
 
 
-class Leftovers:
+class CrawlerOutput:
     """Output folder of a crawl.
 
     Attributes:
@@ -257,7 +257,7 @@ _BEHAVIORS = 90.0  # seconds, the crawler's own limit
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class CrawlerJob:
     """A crawl to run.
 
     Attributes:
@@ -285,7 +285,7 @@ class CrawlPlan:
     notes: tuple[str, ...]
 
 
-def plan(job: Job, proxy: str | None = None) -> CrawlPlan:
+def plan(job: CrawlerJob, proxy: str | None = None) -> CrawlPlan:
     """Return what a crawl would run.
 
     Args:
@@ -300,7 +300,7 @@ def plan(job: Job, proxy: str | None = None) -> CrawlPlan:
     seeds = [seed_url(seed) for seed in job.seeds]
     state = read_state(Collection.open(job.root, job.name), seeds) if exists else None
     crawler = settings_of(job.name, job.seeds, job.options, job.container, state)
-    work = Leftovers(job.root, job.name).path
+    work = CrawlerOutput(job.root, job.name).path
     files = mounted_files(job.options, job.container)
     if proxy is None:
         proxy = "socks5://127.0.0.1:PORT" if job.options.record.resolve else ""
@@ -323,13 +323,13 @@ class BrowsertrixCrawl:
         interrupted: number of calls of `interrupt`.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: CrawlerJob) -> None:
         self.job = job
         self.log = Log()
         waits = job.options.page_timeout + job.options.delay * job.options.jobs
         self.silence = _SILENCE + waits + _BEHAVIORS if job.silence is None else job.silence
         self.interrupted = 0
-        self._leftovers = Leftovers(job.root, job.name)
+        self._leftovers = CrawlerOutput(job.root, job.name)
         self._process: asyncio.subprocess.Process | None = None
 
     def interrupt(self) -> None:

@@ -14,7 +14,7 @@ from stillweb.browser.profile import Profile
 from stillweb.certs import CertAuthority
 from stillweb.clock import now
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.rules import Learned, learn, merge, read_rules, write_rules
+from stillweb.collections.learn.rules import LearnResult, learn, merge, read_rules, write_rules
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.pack.store import remove_collection
 from stillweb.collections.versions import FOLDER
@@ -38,7 +38,7 @@ class TwiceReport:
         kept: name of the second recording, "" if it was deleted.
     """
 
-    learned: Learned
+    learned: LearnResult
     pages: int
     failed: dict[str, str]
     written: bool

@@ -151,13 +151,13 @@ def extra_of(visited: Visited, again: str = "") -> dict[str, str]:
     Args:
         again: why an earlier crawl may have visited it.
     """
-    said = {
+    extra = {
         "unsettled": visited.unsettled,
         "cut": visited.cut,
         "behaviors": describe_actions(visited.actions),
     }
-    said[VISITED_AGAIN] = visited.retried or again
-    return {name: value for name, value in said.items() if value}
+    extra[VISITED_AGAIN] = visited.retried or again
+    return {name: value for name, value in extra.items() if value}
 
 
 async def visit_page(browser: Browser, setting: CrawlContext, visit: Visit, baseline: Path) -> Visited:

@@ -24,7 +24,7 @@ from stillweb.certs import CertAuthority
 from stillweb.clock import Deadline
 from stillweb.collections.branches import BRANCHES, FormOutcome, RecordedForms, read_forms, write_branches
 from stillweb.collections.layout import Collection, locked
-from stillweb.collections.learn.proof import Proved, Refusal, objection, prove, touched_labels
+from stillweb.collections.learn.proof import ProvedForm, Refusal, objection, prove, touched_labels
 from stillweb.collections.learn.recordings import (
     FormRecordings,
     RecordedBranch,
@@ -383,7 +383,7 @@ class _FormsRun:
             page = parse_page(shown.request.url, decoded_body(shown.response) or b"")
             await fetch_resources(fetch, page.resources, shown.request.url)
 
-    async def _prove(self, recordings: FormRecordings) -> Proved | Refusal:
+    async def _prove(self, recordings: FormRecordings) -> ProvedForm | Refusal:
         return await asyncio.to_thread(prove, recordings, self._rules, self._deadline.check)
 
     async def _record(self, variant: FormVariant, after: Variants) -> FormRecordings | str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
+from stillweb.collections.learn.rules import LearnResult, merge, read_rules, write_rules
 from stillweb.http.codec import decoded_body
 from stillweb.matching.parts import Where
 from stillweb.matching.rules import Rule, RuleOrigin, Rules
@@ -104,7 +104,7 @@ def write_constant_rules(collection: Collection, proved: list[Rule]) -> list[Rul
     holding = _with_one_answer(collection, suspects)
     valid = (r for r in rules.volatile if r.evidence != _MARK or (r.host, r.path) in holding)
     new = tuple(rule for rule in proved if (rule.host, rule.path) in holding)
-    merged = merge(replace(rules, volatile=tuple(valid)), Learned(new))
+    merged = merge(replace(rules, volatile=tuple(valid)), LearnResult(new))
     if merged.own != rules.own:
         write_rules(collection, merged)
     return _constant_rules(merged)

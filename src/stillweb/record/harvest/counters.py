@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
+from stillweb.collections.learn.rules import LearnResult, merge, read_rules, write_rules
 from stillweb.http.codec import decoded_body
 from stillweb.matching.counters import NUMBERS, renumbered
 from stillweb.matching.parts import Where
@@ -60,7 +60,7 @@ class NumberedRequests:
             if (host, path, name) not in known and await _holds(examples[:_EXAMPLES], name, fetch)
         ]
         if proved:
-            write_rules(collection, merge(rules, Learned(tuple(proved))))
+            write_rules(collection, merge(rules, LearnResult(tuple(proved))))
 
 
 def _kind_of(url: str, name: str) -> _Kind:

@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from stillweb.errors import UsageError
 from stillweb.matching.redaction import canonical
-from stillweb.record.redaction.find import JWT, Names, strong, strong_password
+from stillweb.record.redaction.find import JWT, SecretNames, strong, strong_password
 
 _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 _SECRET = re.compile(r"pass|pwd|secret|token|otp|pin|key", re.IGNORECASE)
@@ -199,7 +199,7 @@ def secrets_in_state(state: Mapping[str, Any]) -> tuple[str, ...]:
     for origin in state.get("origins", ()):
         for entry in origin.get("localStorage", ()):
             texts = entry_texts(entry["value"])
-            values += [text for path, text in texts if not path or Names().kind(path[-1])]
+            values += [text for path, text in texts if not path or SecretNames().kind(path[-1])]
     return tuple(dict.fromkeys(secret_part(value) for value in values if strong(value)))
 
 

@@ -24,7 +24,7 @@ from stillweb.collections.warc.frames import (
     ConnectionEnd,
     Frame,
     Frames,
-    Mark,
+    MutationMark,
     RecordFrames,
 )
 from stillweb.model import Exchange, Headers, Request, Response
@@ -256,7 +256,7 @@ class EventStream(Body):
         self.flow = flow
         self._began = clock.monotonic()
         self._chunks: list[Chunk] = []
-        self._marks: list[Mark] = []
+        self._marks: list[MutationMark] = []
         self.rest_ms: int | None = None
 
     def __call__(self, piece: bytes) -> bytes | tuple[()]:
@@ -269,7 +269,7 @@ class EventStream(Body):
 
     def mark_mutation(self, at: str, number: int) -> None:
         """Note a mutation that is passed on to a site."""
-        self._marks.append(Mark(self._now(), at, number))
+        self._marks.append(MutationMark(self._now(), at, number))
 
     def chunks(self, end: ConnectionEnd) -> Chunks:
         """Return the timing of a stream that has ended."""
@@ -299,11 +299,11 @@ class Socket:
         self.size = 0
         self._began = clock.monotonic()
         self._frames: list[Frame] = []
-        self._marks: list[Mark] = []
+        self._marks: list[MutationMark] = []
 
     def mark_mutation(self, at: str, number: int) -> None:
         """Note a mutation that is passed on to a site."""
-        self._marks.append(Mark(self._now(), at, number))
+        self._marks.append(MutationMark(self._now(), at, number))
 
     def take(self) -> None:
         """Take the newest message from mitmproxy, which would hold it until the connection ends."""

@@ -36,7 +36,7 @@ _SHORT = 16  # characters below which a value needs fewer transitions
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class SecretNames:
     """Field names of secrets: those of secrets.yaml, additional ones and exceptions, ignoring case.
 
     Attributes:
@@ -76,7 +76,7 @@ def in_login_message(method: str, value: str) -> bool:
 def sends_password(request: Request) -> bool:
     """Return whether a write has a field that is named like a password."""
     leaves = Parts.of(request).leaves(_BODIES) if request.method in MUTATIONS else ()
-    return any(Names().password(leaf.name) for leaf in leaves)
+    return any(SecretNames().password(leaf.name) for leaf in leaves)
 
 
 @cache
@@ -166,7 +166,7 @@ class FoundSecret:
     value: str
 
 
-def in_request_fields(request: Request, names: Names) -> Iterator[FoundSecret]:
+def in_request_fields(request: Request, names: SecretNames) -> Iterator[FoundSecret]:
     """Yield the secrets of a request's cookies and header fields; its body is searched separately."""
     yield from _oauth_codes(request.url, names)
     yield from _jwts("query", "", request.url)
@@ -181,7 +181,7 @@ def in_request_fields(request: Request, names: Names) -> Iterator[FoundSecret]:
         yield from _jwts("header", name, value)
 
 
-def in_answer(response: Response, text: str, names: Names) -> Iterator[FoundSecret]:
+def in_answer(response: Response, text: str, names: SecretNames) -> Iterator[FoundSecret]:
     """Yield the secrets of a response; `text` is its decoded body."""
     yield from in_cookies_set(response, names)
     for name, value in response.headers:
@@ -204,7 +204,7 @@ def is_read(response: Response) -> bool:
     return not _NOT_READ.match(response.mime)
 
 
-def in_cookies_set(response: Response, names: Names) -> Iterator[FoundSecret]:
+def in_cookies_set(response: Response, names: SecretNames) -> Iterator[FoundSecret]:
     """Yield the values of cookies that are HttpOnly or have the name of a secret."""
     for field, line in response.headers:
         if field.lower() != "set-cookie":
@@ -215,7 +215,7 @@ def in_cookies_set(response: Response, names: Names) -> Iterator[FoundSecret]:
             yield from _named("cookie", name, canonical(value), names, kind="cookie", hidden=hidden)
 
 
-def in_text(text: str, names: Names) -> Iterator[FoundSecret]:
+def in_text(text: str, names: SecretNames) -> Iterator[FoundSecret]:
     """Yield the secrets that follow their names in a text."""
     for part in (text,) if names.redact else _near_secret_names(text):
         for found in _ASSIGNMENT.finditer(part):
@@ -237,7 +237,7 @@ def in_text(text: str, names: Names) -> Iterator[FoundSecret]:
             yield FoundSecret("password", "answer", "userinfo", password)
 
 
-def in_body(request: Request, body: bytes, names: Names) -> Iterator[FoundSecret]:
+def in_body(request: Request, body: bytes, names: SecretNames) -> Iterator[FoundSecret]:
     """Yield the authorization code that a request exchanges (RFC 6749 §4.1.3), or gets by a form."""
     if b"code" in body and len(body) < _LARGEST_GRANT:
         text = body.decode("utf-8", "replace")
@@ -317,7 +317,7 @@ def _unescaped(text: str) -> str:
         return plain.replace("\\/", "/")
 
 
-def _oauth_codes(text: str, names: Names) -> Iterator[FoundSecret]:
+def _oauth_codes(text: str, names: SecretNames) -> Iterator[FoundSecret]:
     """Yield authorization codes: `code` in a query of OAuth (RFC 6749 §4.1, RFC 9207)."""
     if "code=" not in text or not any(f"{name}=" in text for name in _BESIDE_CODES):
         return
@@ -328,14 +328,14 @@ def _oauth_codes(text: str, names: Names) -> Iterator[FoundSecret]:
             yield FoundSecret("token", "query", "code", code)
 
 
-def _in_queries(text: str, names: Names) -> Iterator[FoundSecret]:
+def _in_queries(text: str, names: SecretNames) -> Iterator[FoundSecret]:
     yield from _oauth_codes(text, names)
     for found in _PARAMETER.finditer(text):
         if names.kind(found[1]):
             yield from _named("query", found[1], unquote(html.unescape(found[2])), names)
 
 
-def _in_urls_within(url: str, names: Names) -> Iterator[FoundSecret]:
+def _in_urls_within(url: str, names: SecretNames) -> Iterator[FoundSecret]:
     """Yield the secrets in the queries of URLs that are parameters of a URL."""
     if "%3D" not in url and "%3d" not in url:
         return
@@ -345,7 +345,7 @@ def _in_urls_within(url: str, names: Names) -> Iterator[FoundSecret]:
 
 
 def _named(
-    where: str, name: str, value: str, names: Names, *, kind: str = "", hidden: bool = False
+    where: str, name: str, value: str, names: SecretNames, *, kind: str = "", hidden: bool = False
 ) -> Iterator[FoundSecret]:
     rule_kind = names.kind(name)
     if not value or not (rule_kind or hidden) or name.lower() in names.exempt:

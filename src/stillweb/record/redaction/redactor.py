@@ -37,7 +37,7 @@ from stillweb.matching.protobuf import method_of
 from stillweb.matching.redaction import Placeholders, key_file, replace_fields, replace_in_json, spellings
 from stillweb.model import Exchange, Headers, Request, Response, header
 from stillweb.record.redaction import find
-from stillweb.record.redaction.find import JWT, Names, strong, strong_password
+from stillweb.record.redaction.find import JWT, SecretNames, strong, strong_password
 from stillweb.text import checksum, codec_of
 from stillweb.urls import host_of
 
@@ -277,7 +277,7 @@ def secrets_of(collection: Collection, options: SecretsOptions) -> Secrets | Non
         entry = Redaction("", "kept", "", "--keep-secrets", "")
         append_redactions(collection.redactions_file, [entry.line("")])
         return None
-    names = Names(
+    names = SecretNames(
         frozenset(name.lower() for name in options.redact), frozenset(name.lower() for name in options.exempt)
     )
     made = Secrets(Placeholders.open(key_file(collection.root, collection.name)), names)
@@ -293,7 +293,7 @@ class Secrets:
         digests: digests of changed bodies.
     """
 
-    def __init__(self, placeholders: Placeholders, names: Names) -> None:
+    def __init__(self, placeholders: Placeholders, names: SecretNames) -> None:
         self._placeholders = placeholders
         self._names = names
         self._search = SecretSearch()

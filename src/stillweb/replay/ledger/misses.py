@@ -20,7 +20,7 @@ _SAME_ANSWER = frozenset(
 _Key = tuple[object, ...]
 
 
-class Gatherer:
+class MissCollector:
     """Converter of ledger lines into misses, one at a time.
 
     Args:
@@ -61,7 +61,7 @@ class Gatherer:
 
 def gather_misses(lines: Iterable[LedgerLine], *, guesses: bool = False) -> list[Missed]:
     """Return the misses of ledgers, the most frequent first, then by first occurrence."""
-    gatherer = Gatherer(guesses=guesses)
+    gatherer = MissCollector(guesses=guesses)
     found: dict[_Key, Missed] = {}
     for line in lines:
         missed = gatherer.take(line)

@@ -23,7 +23,7 @@ from stillweb.http.codec import CONTENT_ENCODING, accepts, decode
 from stillweb.http.cookies import without_ends
 from stillweb.http.wire import simple_head, status_line
 from stillweb.matching.captures import Entry
-from stillweb.matching.ranges import Span, recorded_span, requested_span
+from stillweb.matching.ranges import ByteRange, recorded_span, requested_span
 from stillweb.model import Headers, Request, header
 from stillweb.replay.server.pageclock import MessageCounts
 
@@ -93,7 +93,7 @@ def _cut(
 
     A recorded part arrives here only if it contains the requested range (`resolver`).
     """
-    held = recorded_span(head) if status == 206 else Span(0, len(body), len(body))
+    held = recorded_span(head) if status == 206 else ByteRange(0, len(body), len(body))
     if held is None or (status == 200 and _NO_RANGES.search(head)):  # of another unit; or never in part
         return status, head, body
     if held.stop - held.start != len(body):  # its coding was removed, so the recorded range is meaningless

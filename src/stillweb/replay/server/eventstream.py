@@ -54,7 +54,7 @@ class _Recording:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TimedChunk:
     """Bytes in chunked coding, the seconds at which they are due, and the mutation that they wait for."""
 
     seconds: float
@@ -168,21 +168,23 @@ def _same(request: Request, entry: Entry, pack: Pack) -> _Recording | None:
     return None
 
 
-def _pieces(stream: bytes, chunks: Chunks, gates: Sequence[Gate], *, ends: bool, paced: bool) -> list[Piece]:
+def _pieces(
+    stream: bytes, chunks: Chunks, gates: Sequence[Gate], *, ends: bool, paced: bool
+) -> list[TimedChunk]:
     """Return the pieces in chunked coding (RFC 9112 §7.1), with the seconds at which they are due."""
     end = _END if ends else b""
     if not paced:
-        return [Piece(0.0, _chunk(stream) + end)]
+        return [TimedChunk(0.0, _chunk(stream) + end)]
     pieces, at = [], 0
     for chunk in chunks.chunks:
         data = _chunk(stream[at : at + chunk.size])
-        pieces.append(Piece(chunk.ms / 1000, data, _before(gates, chunk.ms)))
+        pieces.append(TimedChunk(chunk.ms / 1000, data, _before(gates, chunk.ms)))
         at += chunk.size
-    pieces.append(Piece(chunks.end_ms / 1000, _chunk(stream[at:]) + end, _before(gates, chunks.end_ms)))
+    pieces.append(TimedChunk(chunks.end_ms / 1000, _chunk(stream[at:]) + end, _before(gates, chunks.end_ms)))
     return pieces
 
 
-def _gated(stream: bytes, chunks: Chunks, gates: Sequence[Gate], *, ends: bool) -> list[Piece]:
+def _gated(stream: bytes, chunks: Chunks, gates: Sequence[Gate], *, ends: bool) -> list[TimedChunk]:
     """Return one piece for each gate; events after the page had settled wait for the next gate."""
     order: list[Gate | None] = [None, *gates]
     parts: list[list[bytes]] = [[] for _ in order]
@@ -195,8 +197,8 @@ def _gated(stream: bytes, chunks: Chunks, gates: Sequence[Gate], *, ends: bool) 
         if part < len(parts):
             parts[part].append(stream[at : at + chunk.size])
         at += chunk.size
-    pieces = [Piece(0.0, _chunk(b"".join(part)), gate) for part, gate in zip(parts, order, strict=True)]
-    return [*pieces, Piece(0.0, _END, gates[-1])] if ends else pieces
+    pieces = [TimedChunk(0.0, _chunk(b"".join(part)), gate) for part, gate in zip(parts, order, strict=True)]
+    return [*pieces, TimedChunk(0.0, _END, gates[-1])] if ends else pieces
 
 
 def _before(gates: Sequence[Gate], ms: int) -> Gate | None:
@@ -248,7 +250,7 @@ class StreamScript:
 
     def __init__(
         self,
-        pieces: Iterable[Piece],
+        pieces: Iterable[TimedChunk],
         *,
         ends: bool,
         state: Callable[[], SessionState] = SessionState,

@@ -4,11 +4,11 @@ A message that a site sends after a mutation may be its effect: one that the job
 started it. So such frames and events are released only once the session has made that mutation
 (docs/decisions/0016-frames.md).
 
-A recorder notes each mutation that it passes on while a connection is open (`Mark`). Recordings without
-these notes have the times of their exchanges, in whole seconds. Then a frame counts as an effect if it may
-have come after the mutation; of mutations in the first two seconds of a connection, only if it certainly
-did. Those are mostly sent by the page's own scripts, often in answer to the first frames, which would
-otherwise wait for them forever.
+A recorder notes each mutation that it passes on while a connection is open (`MutationMark`). Recordings
+without these notes have the times of their exchanges, in whole seconds. Then a frame counts as an effect if
+it may have come after the mutation; of mutations in the first two seconds of a connection, only if it
+certainly did. Those are mostly sent by the page's own scripts, often in answer to the first frames, which
+would otherwise wait for them forever.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from stillweb.collections.pack.reader import Pack
-from stillweb.collections.warc.frames import Mark
+from stillweb.collections.warc.frames import MutationMark
 from stillweb.matching.captures import Entry
 from stillweb.matching.resolver import Policy, SessionState
 from stillweb.model import MUTATIONS
@@ -65,7 +65,7 @@ class SessionGates:
 
 
 def gates_of(
-    entry: Entry, marks: Sequence[Mark] | None, end_ms: int, pack: Pack, policy: Policy
+    entry: Entry, marks: Sequence[MutationMark] | None, end_ms: int, pack: Pack, policy: Policy
 ) -> list[Gate]:
     """Return the gates of a recorded connection, by time.
 
@@ -95,7 +95,7 @@ def gates_of(
     return sorted(gates, key=lambda gate: (gate.ms, gate.order))
 
 
-def _marked(mark: Mark, pack: Pack, policy: Policy) -> Gate | None:
+def _marked(mark: MutationMark, pack: Pack, policy: Policy) -> Gate | None:
     captures = list(_mutations(mark.at, mark.at, pack))
     if mark.number >= len(captures):  # the mutation was not recorded
         return None

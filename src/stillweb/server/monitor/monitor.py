@@ -18,10 +18,10 @@ from stillweb.server.monitor import status as figures
 from stillweb.server.monitor.history import History, HistoryRecorder, memory_of
 from stillweb.server.monitor.status import (
     BrowserStatus,
-    Letter,
     Queue,
     Rates,
     RecentMiss,
+    SessionLetter,
     SessionStatus,
     Status,
     visible_to,
@@ -70,7 +70,7 @@ async def sampled_status(engine: Engine) -> Status:
 
 def _sessions(engine: Engine, now: float) -> list[SessionStatus]:
     shown = {held.lease.session: held.to_status(now) for held in engine.leases.held.values()}
-    free = Letter.FREE.value
+    free = SessionLetter.FREE.value
     return [shown.get(i) or SessionStatus(index=i, letter=free) for i in range(engine.options.sessions)]
 
 

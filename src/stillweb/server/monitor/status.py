@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field
 
 
-class Letter(StrEnum):
+class SessionLetter(StrEnum):
     """State of a session as one character; a running episode shows its steps, `0` to `9`."""
 
     FREE = "N"
@@ -26,12 +26,12 @@ class Letter(StrEnum):
 
 def letter_of(*, leased: bool, playing: bool, finished: bool, failed: bool, step: int) -> str:
     if not leased:
-        return Letter.FREE.value
+        return SessionLetter.FREE.value
     if failed:
-        return Letter.FAILED.value
+        return SessionLetter.FAILED.value
     if finished:
-        return Letter.FINISHED.value
-    return str(min(step, 9)) if playing else Letter.WAITING.value
+        return SessionLetter.FINISHED.value
+    return str(min(step, 9)) if playing else SessionLetter.WAITING.value
 
 
 class SessionStatus(BaseModel):

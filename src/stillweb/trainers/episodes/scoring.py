@@ -12,7 +12,7 @@ from typing import Any
 
 from stillweb.env import Evidence, Score, Task
 from stillweb.env.tasks.evaluators import DownloadEvaluator
-from stillweb.env.tasks.evidence import Evaluator, Look, Reading, plain
+from stillweb.env.tasks.evidence import Evaluator, PageQuery, PageQueryResult, plain
 from stillweb.env.tasks.writes import request_evidence
 from stillweb.errors import TaskError
 from stillweb.model import Tier
@@ -47,7 +47,7 @@ def check_start(task: Task, requests: Sequence[Mapping[str, Any]]) -> None:
         raise TaskError(f"the collection does not hold the start page {task.start_url} of task {task.id}")
 
 
-def looks(task: Task, url: str) -> list[tuple[Look, tuple[str, ...]]]:
+def looks(task: Task, url: str) -> list[tuple[PageQuery, tuple[str, ...]]]:
     """Return what to read from the active page: each look and the scripts that read it, in order.
 
     The value of the last script counts; exceptions of the scripts before it are ignored.
@@ -57,11 +57,11 @@ def looks(task: Task, url: str) -> list[tuple[Look, tuple[str, ...]]]:
     return [(look, (*look.prepare, look.script or _HTML)) for look in wanted]
 
 
-def reading(look: Look, value: Any = None, *, threw: str = "") -> Reading:
+def reading(look: PageQuery, value: Any = None, *, threw: str = "") -> PageQueryResult:
     """Return the value of a look, or the exception of its script."""
     if threw:
-        return Reading(look, threw=threw)
-    return Reading(look, plain(value), bool(value))
+        return PageQueryResult(look, threw=threw)
+    return PageQueryResult(look, plain(value), bool(value))
 
 
 def requests_of(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
@@ -70,7 +70,11 @@ def requests_of(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], .
 
 
 def score(
-    task: Task, answer: str, url: str, readings: Sequence[Reading], requests: Sequence[Mapping[str, Any]]
+    task: Task,
+    answer: str,
+    url: str,
+    readings: Sequence[PageQueryResult],
+    requests: Sequence[Mapping[str, Any]],
 ) -> Score:
     """Score an episode by what was read at its end.
 

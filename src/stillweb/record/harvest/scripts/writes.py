@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
+from stillweb.collections.learn.rules import LearnResult, merge, read_rules, write_rules
 from stillweb.errors import UpstreamUnreachable
 from stillweb.http.codec import decoded_body
 from stillweb.matching.rules import Rule, Rules
@@ -119,7 +119,7 @@ class ScriptWrites:
         """Write the rules by which replay matches the writes with the tokens of recorded pages."""
         if self._learned:
             rules = read_rules(self._collection)
-            write_rules(self._collection, merge(rules, Learned(rules=tuple(self._learned))))
+            write_rules(self._collection, merge(rules, LearnResult(rules=tuple(self._learned))))
 
 
 @dataclass(frozen=True, slots=True)
