@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from stillweb.cli import cli
 
@@ -104,3 +105,12 @@ def test_a_page_besides_the_generated_one_shows_the_command(command: str) -> Non
         *(page for kind in KINDS for page in (DOCS / kind).glob("*.md") if page.name != "cli.md"),
     ]
     assert any(spelling in page.read_text("utf-8") for page in pages)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("recrod", "record or rescore"), ("record crwal", "crawl"), ("frobnicate", "")]
+)
+def test_a_mistyped_command_is_answered_with_similar_ones(typed: str, meant: str) -> None:
+    printed = CliRunner().invoke(cli, typed.split()).output
+    assert "No such command" in printed
+    assert (f"Did you mean {meant}?" in printed) == bool(meant)

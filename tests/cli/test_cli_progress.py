@@ -42,6 +42,13 @@ def test_where_stderr_is_a_file_a_task_ends_with_a_line_and_not_with_a_bar(capsy
     assert capsys.readouterr().err.splitlines() == [f"0 s: {count}, round 1: 2 of 37"]
 
 
+def test_where_stderr_is_a_file_a_bar_without_tasks_prints_nothing(capsys) -> None:
+    with progress.progress():
+        pass
+
+    assert capsys.readouterr().err == ""
+
+
 def test_a_task_that_does_not_advance_prints_a_line_while_code_blocks_the_thread(monkeypatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)

@@ -73,7 +73,7 @@ def test_people_read_words_and_an_empty_list_says_so(root, tmp_path):
     assert "False" not in shown
     empty = CliRunner().invoke(collections, ["list", "--collections", str(tmp_path / "none")])
     assert (empty.exit_code, empty.stdout) == (0, "")
-    assert "no collection in" in empty.stderr
+    assert "holds no collection" in empty.stderr
 
 
 def test_rm_asks_for_yes(root):
@@ -91,7 +91,7 @@ def test_exit_status_and_streams(root, tmp_path):
     assert "bad.zip: not a readable ZIP" in ran.stderr
     ran = stillweb("collections", "show", "shpo", "--collections", str(root))
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert "existing: shop" in ran.stderr
+    assert "use one of: shop" in ran.stderr
 
 
 def test_every_command_has_an_example():

@@ -31,7 +31,7 @@ def test_a_name_not_there_is_answered_with_close_ones(tmp_path):
     assert list_collections(tmp_path / "none") == []
     with pytest.raises(CollectionNotFound) as caught:
         Collection.open(tmp_path, "shp")
-    assert caught.value.hint.startswith("existing: shop, ")
+    assert caught.value.hint.startswith("use one of: shop, ")
     with pytest.raises(CollectionNotFound) as caught:
         Collection.open(tmp_path / "none", "shp")
     assert "import" in caught.value.hint

@@ -93,7 +93,12 @@ def test_json_is_read_as_well_tabs_and_all(tmp_path):
         ('{type: string, exact: "$9.85"}', "{type: string}", ":9: .*needs one of exact"),
         ('{type: string, exact: "$9.85"}', "{type: strings}", ":9: .*strings"),
         ('{type: string, exact: "$9.85"}', '{type: string, regex: "("}', ":9: .*no regular expression"),
-        ('script: "1"', 'scrip: "1"', ":13: .*script"),
+        ('script: "1"', 'scrip: "1"', ":13: .*scrip: there is no such field"),
+        (
+            '{type: string, exact: "$9.85"}',
+            "{type: strng}",
+            ":9: .*unknown type 'strng'; use one of 'string',",
+        ),
         ("expected: [1, 2]", "expected: 2024-01-01", ":13: .*no JSON"),
         ("- id: look", "- id: lamp", ":14: a second task with the id 'lamp'"),
         (

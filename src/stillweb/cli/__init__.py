@@ -77,6 +77,17 @@ class CommandGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(self._lazy[cmd_name]), cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # click knows no lazy commands, and so suggests none of them.
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            from difflib import get_close_matches
+
+            if close := get_close_matches(args[0], self.list_commands(ctx)):
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(close)}?")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, self._sentence(ctx, name)) for name in self.list_commands(ctx)])

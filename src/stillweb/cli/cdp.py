@@ -16,6 +16,8 @@ from stillweb.errors import UsageError
 if TYPE_CHECKING:
     from stillweb.env.tasks.task import Task
 
+_LISTED = 10  # task ids in an error
+
 
 @click.command("cdp")
 @click.argument("proxy", metavar="PROXY_URL")
@@ -102,10 +104,7 @@ def _task(file: Path, task_id: str | None) -> Task:
     if task_id is None and len(tasks) == 1:
         return next(iter(tasks.values()))
     if task_id not in tasks:
-        raise UsageError(
-            f"{file} has {len(tasks)} tasks, none of them {task_id!r}"
-            if task_id
-            else f"{file} has {len(tasks)} tasks",
-            hint="--task-id ID",
-        )
+        problem = f"{file} has no task {task_id!r}" if task_id else f"{file} has several tasks"
+        more = " ..." if len(tasks) > _LISTED else ""
+        raise UsageError(problem, hint=f"--task-id, one of: {', '.join([*tasks][:_LISTED])}{more}")
     return tasks[task_id]

@@ -84,7 +84,10 @@ class _LineProgress(Progress):
 
     def stop(self) -> None:
         self._stopped.set()
-        super().stop()
+        if self._is_terminal or any(self.get_renderables()):
+            super().stop()
+        else:
+            self.live.stop()  # `Progress.stop` prints an empty line here
 
     def update(self, task_id: TaskID, *args: Any, **fields: Any) -> None:
         super().update(task_id, *args, **fields)

@@ -128,7 +128,7 @@ def run(
     collections = [Collection.open(root, name) for name in dict.fromkeys(names)] or list_collections(root)
     if not collections:
         raise CollectionNotFound(
-            f"no collection in {root}", hint="stillweb collections import FILE... -c NAME"
+            f"the folder {root} holds no collection", hint="stillweb collections import FILE... -c NAME"
         )
     for collection in collections:
         seal_shown(collection)

@@ -143,7 +143,7 @@ def install_bundle(
         MalformedWacz: if it is not a WACZ.
     """
     if not path.is_file():
-        raise UsageError(f"no such file: {path}")
+        raise UsageError(f"no such file: {path}", hint="check the path, relative to the present folder")
     comment = verify_signature(path, public_key) if public_key else ""
     stated = _stated_id(path)
     if environment_id and stated != environment_id:

@@ -98,7 +98,7 @@ class Collection:
             names = [each.name for each in list_collections(root)]
             close = [match[0] for match in fuzzy.extract(name, names, limit=8)]
             new = f"stillweb record crawl URL -c {name}, or: stillweb collections import FILE... -c {name}"
-            hint = f"existing: {', '.join(close)}" if close else new
+            hint = f"use one of: {', '.join(close)}" if close else new
             raise CollectionNotFound(f"no collection {name!r} in {root}", hint=hint)
         return collection
 

@@ -33,7 +33,7 @@ from stillweb.matching.resolver import OnWrite
 T = TypeVar("T")
 
 _TIMEOUT = 30.0
-_OTHER = "what answers there is no replay server"
+_OTHER = "another program answers there"
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,10 @@ def list_(urls: bool, match: str, as_json: bool, root: Path) -> None:
         print_json(rows)
         return
     if not rows:
-        echo(f"no collection in {root}; next: stillweb collections import FILE... -c NAME", err=True)
+        echo(
+            f"the folder {root} holds no collection; next: stillweb collections import FILE... -c NAME",
+            err=True,
+        )
         return
     columns = ["name", "#captures", "#pages", "#bytes", "recorded_at", "state", "sealed"]
     print_table(columns, [[row[column.lstrip("#")] for column in columns] for row in rows])

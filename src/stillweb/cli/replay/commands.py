@@ -47,7 +47,7 @@ class ServeByDefault(CommandGroup):
     no_args_is_help=True,
 )
 def replay() -> None:
-    """Serve collections as a proxy in which real URLs replay frozen.
+    """Serve collections as a proxy that replays real URLs.
 
     `replay NAME` is short for `replay serve NAME`.
 
@@ -145,7 +145,7 @@ def serve(
     collections = [Collection.open(root, name) for name in dict.fromkeys(names)] or list_collections(root)
     if not collections:
         raise CollectionNotFound(
-            f"no collection in {root}", hint="stillweb collections import FILE... -c NAME"
+            f"the folder {root} holds no collection", hint="stillweb collections import FILE... -c NAME"
         )
     for collection in collections:
         seal_shown(collection)

@@ -108,7 +108,7 @@ def import_files(
     target.require_archive()
     for path in paths:
         if not path.exists():
-            raise UsageError(f"no such file: {path}")
+            raise UsageError(f"no such file: {path}", hint="check the path, relative to the present folder")
     with _staging(root, name) as folder:
         stage = _Staging(folder, target, on_progress)
         files = [report for path in paths for report in stage.take(path)]
@@ -496,4 +496,4 @@ def _unknown(path: Path) -> CollectionError:
     with path.open("rb") as file:
         head = file.read(16)
     what = f"neither WARC, ARC, WACZ, HAR nor a page list: it starts with {head!r}" if head else "is empty"
-    return MalformedWarc(what, path=path)
+    return MalformedWarc(what, path=path, hint="give an archive; docs/how-to/import.md lists the formats")

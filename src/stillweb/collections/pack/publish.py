@@ -213,7 +213,7 @@ class PackRemote:
                 there = ", ".join(self.names())
                 raise CollectionNotFound(
                     f"no pack is named {which!r} at {self.url}",
-                    hint=f"existing: {there}" if there else "stillweb collections push NAME URL",
+                    hint=f"use one of: {there}" if there else "stillweb collections push NAME URL",
                 )
         if not self.has(environment_id):
             begun = self._exists(self._at(environment_id, form.BODIES))

@@ -88,8 +88,8 @@ def observe_kinds(names: Collection[str]) -> tuple[ObservationForm, ...]:
     unknown = sorted({name for name in names if name.partition(":")[0] not in set(Observe)})
     if unknown:
         raise UsageError(
-            f"nothing called {', '.join(unknown)} can be observed",
-            hint=f"observe any of: {', '.join(sorted(Observe))}",
+            f"unknown form of observation: {', '.join(unknown)}",
+            hint=f"use any of: {', '.join(sorted(Observe))}",
         )
     for name in dict.fromkeys(names):
         form = _form(name)

@@ -127,4 +127,8 @@ def problem_of(error: Mapping[str, Any]) -> str:
     """Return one of pydantic's errors as "place: message"."""
     place = ".".join(str(step) for step in error["loc"])
     message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        message = "there is no such field"
+    elif error["type"] == "union_tag_invalid":
+        message = f"unknown type {error['ctx']['tag']!r}; use one of {error['ctx']['expected_tags']}"
     return f"{place}: {message}" if place else message
