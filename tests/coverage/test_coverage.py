@@ -434,7 +434,7 @@ def test_the_report_of_a_loop_shows_its_rounds_and_why_a_cause_is_left(tmp_path)
     assert "The target is not reached: the time limit of 90 s is over." in text
     assert "12 harvest" in text
     assert "0 amend" not in text
-    assert "Left because: outside of the scope." in text
+    assert "Not recorded, because: outside of the scope." in text
 
 
 def test_a_loop_that_ends_says_what_its_last_measurement_lacks():
