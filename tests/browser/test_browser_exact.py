@@ -90,6 +90,17 @@ async def test_the_type_ahead_of_a_list_ends_by_the_clock_of_the_page(rig):
         assert await field.input_value() == "25"
 
 
+async def test_a_key_that_changes_the_url_is_never_older_than_its_document(rig):
+    rig.site.pages["http://site.test/"] = """<!doctype html><input autofocus onkeydown="
+        history.pushState(0, '', '/list'); out.innerHTML = '<h1 style=height:500px>List'"><div id=out></div>"""
+    async with rig.visit(Level.EXACT) as visit:
+        state_of(visit.context).exact._key_epoch -= 60  # as if the page came 60 s of real time later
+        await visit.goto()
+        await visit.page.keyboard.press("Enter")
+        await settle(visit.page, visit.activity)  # the renderer ended here
+        assert await visit.page.locator("h1").count() == 1
+
+
 async def test_a_muted_page_reports_its_requests_to_the_controller_alone(rig):
     rig.site.pages["http://site.test/"] = "<!doctype html><script>new Worker('/w.js'); fetch('/d')</script>"
     rig.site.pages["http://site.test/w.js"] = ("text/javascript", b"fetch('/of-the-worker')")

@@ -106,14 +106,14 @@ class ExactContext:
         self._pinning: set[PendingResult] = set()  # commands to new pages and workers
         self._given_up: set[str] = set()  # requests that are no longer awaited
         self._cancelled: set[str] = set()  # requests that ended before they were paused
-        self._began = clock.now().timestamp()
+        self._key_epoch = clock.now().timestamp()
         self._last_key = 0.0
         connection.claim(context_id, self._adopt, self._key_time)
 
     def _key_time(self) -> float:
         """Return the time of the next key of Playwright, in seconds since 1970."""
         # A list ignores a key that is older than the last one, by times that Chromium converts inexactly.
-        self._last_key = max(self._began + self.frames.elapsed / 1000, self._last_key + _KEY_STEP)
+        self._last_key = max(self._key_epoch + self.frames.elapsed / 1000, self._last_key + _KEY_STEP)
         return self._last_key
 
     def mute(self) -> None:
@@ -379,6 +379,9 @@ class ExactContext:
         if event["frame"]["id"] == session.target["targetId"]:
             self._loading_pages.add(session.id)
             self.connections.left(session.id)
+            # A key that is older than its document ends the renderer if the page then changes its URL: a
+            # CHECK of SoftNavigationHeuristics compares it with the navigation, which has the real time.
+            self._key_epoch = max(self._key_epoch, clock.now().timestamp() - self.frames.elapsed / 1000)
 
     def _on_response(self, session: CdpSession, event: dict[str, Any]) -> None:
         frame = event.get("frameId", "") if event["type"] == "Document" else ""
