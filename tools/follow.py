@@ -84,6 +84,7 @@ REPLACED = {
     r"http://replay:8080": "http://127.0.0.1:8080",
     r"(runs/|run)\*\.jsonl|run1\.jsonl run2\.jsonl|run\.jsonl": "runs/1.jsonl",
     r"--time 30m": "--time 2m",
+    r"tasks make (.*)-n 200": r"tasks make \1-n 5",
     r"--runs 20 --jobs 1,8,32|--runs 10\b": "--runs 2",
     r"stillweb certify (?!--verify)(?!.*--runs)": "stillweb certify --runs 2 --jobs 1 ",
     r"--traces (buy|edit)\.jsonl": "--explore 1",

@@ -246,7 +246,7 @@ function pathOf(values, y) {
   let pen = "M";
   values.forEach((value, i) => {
     if (value === null || value === undefined) return; // without operations the line continues to the next value
-    path += `${pen}${i} ${y(value)}`;
+    path += `${pen}${i} ${y(value)}${pen === "M" ? "h0" : ""}`; // one value alone is a dot
     pen = "L";
   });
   return path;
