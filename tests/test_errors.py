@@ -8,7 +8,7 @@ import re
 import pytest
 
 from stillweb import errors
-from stillweb.errors import CollectionError, StillwebError, UsageError
+from stillweb.errors import CollectionError, StillwebError, UsageError, first_error
 
 
 def _classes() -> list[type[StillwebError]]:
@@ -38,3 +38,10 @@ def test_place_and_hint() -> None:
 @pytest.mark.parametrize("kind", _classes())
 def test_exit_codes(kind: type[StillwebError]) -> None:
     assert kind("x").exit_code == (2 if issubclass(kind, UsageError) else 1)
+
+
+def test_of_a_failed_group_the_first_error_of_ours_is_raised() -> None:
+    ours = UsageError("x")
+    assert first_error(ExceptionGroup("", [OSError(), ExceptionGroup("", [ValueError(), ours])])) is ours
+    other = OSError()
+    assert first_error(ExceptionGroup("", [ExceptionGroup("", [other]), ValueError()])) is other

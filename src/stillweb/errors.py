@@ -253,6 +253,14 @@ class InfraError(EnvError):
     """The browser or the proxy failed during an episode. Never score it as reward 0."""
 
 
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return one error of a failed task group: of this tree if there is one, as others may follow from it."""
+    first: BaseException = group.subgroup(StillwebError) or group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
+
+
 def _print_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print an uncaught error of this tree in two lines; anything else as Python does."""
     if not isinstance(error, StillwebError) or os.environ.get(TRACEBACK_VARIABLE):

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from stillweb.errors import StillwebError
+from stillweb.errors import StillwebError, first_error
 from stillweb.text import printable
 
 if TYPE_CHECKING:
@@ -200,7 +200,4 @@ def until_signal(main: Coroutine[Any, Any, T]) -> T:
     except BaseExceptionGroup as group:
         if group.split((StillwebError, OSError))[1]:
             raise
-        first: BaseException = group
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise first from group
+        raise first_error(group) from group

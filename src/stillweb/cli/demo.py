@@ -39,7 +39,7 @@ from stillweb.env import Action, ActionStatus, Env, EvalKind, Evaluation, Task, 
 from stillweb.env.actions.perform import open_start, perform
 from stillweb.env.episode.determinism import level_of
 from stillweb.env.episode.tabs import Tabs
-from stillweb.errors import InfraError, RecordError, TaskError, UsageError
+from stillweb.errors import InfraError, RecordError, TaskError, UsageError, first_error
 from stillweb.record.crawl.crawl import OnEvent, crawl
 from stillweb.record.crawl.report import CrawlReport
 from stillweb.record.options import CrawlOptions, RecordOptions
@@ -211,7 +211,7 @@ async def run_episodes(url: str, spki: Sequence[str], count: int) -> list[Custom
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(_episode_with_retries(url, browser)) for _ in range(count)]
         except ExceptionGroup as failed:
-            raise failed.exceptions[0] from None
+            raise first_error(failed) from None
     return [task.result() for task in tasks]
 
 

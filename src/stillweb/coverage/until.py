@@ -199,6 +199,7 @@ class _Loop:
         report = self._report
         self._own_text.opened = await asyncio.to_thread(opened_posts, self._collection)
         last = await self._measure({})
+        exhausted = False
         while not self._holds(last):
             if last.number and self._to_record < self._least:
                 reached = self._rate_of(last) <= self._options.miss_rate
@@ -206,11 +207,11 @@ class _Loop:
                 break
             recorded = await self._record(last.result)
             if not any(recorded.values()):
-                report.why = self._why_nothing
+                report.why, exhausted = self._why_nothing, True
                 break
             last = await self._measure(recorded)
         await self._measure_derived(last)
-        if not self._holds(last) and report.why != self._why_nothing and self._left > _LATE * self._least:
+        if not self._holds(last) and not exhausted and self._left > _LATE * self._least:
             self._keeps_time = False
             report.late = (await self._record(last.result)).total()
         recorded_at = self._collection.manifest().recorded_at

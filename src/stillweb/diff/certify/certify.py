@@ -45,7 +45,7 @@ from stillweb.diff.certify.watch import ContentStore, FirstRuns, SeenStep, Watch
 from stillweb.env import EnvOptions, Observe, Trace, run_trace
 from stillweb.env.episode.determinism import level_of
 from stillweb.env.episode.perturbation import PERTURB, Perturbation
-from stillweb.errors import CollectionNotFound, StillwebError, TaskError, UsageError
+from stillweb.errors import CollectionNotFound, TaskError, UsageError, first_error
 from stillweb.files import write_atomically
 from stillweb.matching.resolver import UnrecordedAnswers
 from stillweb.options import Option, format_counts, parse_counts
@@ -415,8 +415,7 @@ async def _all_runs(
         for condition in setup.options.conditions:
             runs += await make_runs(setup, traces, condition, setup.options.runs, on_run)
     except ExceptionGroup as group:
-        ours, _ = group.split(StillwebError)
-        raise (ours or group).exceptions[0] from None
+        raise first_error(group) from None
     return runs
 
 

@@ -33,7 +33,7 @@ from stillweb.diff.compare.pages import ComparisonContext, compare
 from stillweb.diff.compare.settings import DiffSettings, read_settings
 from stillweb.diff.compare.visit import ReplayedPage, VisitSetup, visit_page
 from stillweb.diff.report.report import DiffReport, PageDiff
-from stillweb.errors import CollectionError, StillwebError, UsageError
+from stillweb.errors import CollectionError, UsageError, first_error
 from stillweb.model import Page
 from stillweb.options import Option
 from stillweb.replay import ReplayClient, ReplayInfo
@@ -300,8 +300,7 @@ class _Run:
                 for _ in range(max(1, min(jobs, len(pages)))):
                     group.create_task(work())
         except ExceptionGroup as group:
-            ours, _ = group.split(StillwebError)
-            raise (ours or group).exceptions[0] from None
+            raise first_error(group) from None
 
     async def _compare(self, page: Page, seen: ReplayedPage, began: float) -> None:
         folder = self.collection.baseline / page.baseline if page.baseline else None

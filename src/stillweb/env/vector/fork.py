@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stillweb.env.observations.observation import Observation
-from stillweb.errors import ForkDiverged, StillwebError, UsageError
+from stillweb.errors import ForkDiverged, StillwebError, UsageError, first_error
 
 if TYPE_CHECKING:
     from stillweb.env.env import Env
@@ -121,16 +121,11 @@ async def fork(sibling: Any, past: EpisodeHistory, n: int) -> list[Env]:
                 group.create_task(retrace(env, now))
     except BaseException as error:
         await asyncio.gather(*(env.close() for env in envs))
-        if isinstance(error, BaseExceptionGroup) and (ours := error.subgroup(StillwebError)):
-            raise _first(ours) from error
+        if isinstance(error, BaseExceptionGroup) and error.subgroup(StillwebError):
+            # The other errors may result from a divergence.
+            raise first_error(error.subgroup(ForkDiverged) or error) from error
         raise
     return envs
-
-
-def _first(group: BaseExceptionGroup[Any]) -> BaseException:
-    """Return a divergence if there is one: the other errors may result from closing the rest."""
-    flat = [each for each in group.exceptions if isinstance(each, StillwebError)]
-    return next((each for each in flat if isinstance(each, ForkDiverged)), flat[0])
 
 
 def _compare(step: int, wanted: Mapping[str, str], found: Mapping[str, str]) -> None:

@@ -34,7 +34,16 @@ from stillweb.env.tasks.task import Task
 from stillweb.env.vector.fork import EpisodeHistory, retrace
 from stillweb.env.vector.pool import BrowserLease, BrowserPool, BrowserState, PoolOptions
 from stillweb.env.vector.rollout import Agent, Planned, Rollout, RolloutOptions, play
-from stillweb.errors import EnvClosed, InfraError, PeerError, PortInUse, ReplayError, ResetNeeded, UsageError
+from stillweb.errors import (
+    EnvClosed,
+    InfraError,
+    PeerError,
+    PortInUse,
+    ReplayError,
+    ResetNeeded,
+    UsageError,
+    first_error,
+)
 from stillweb.polling import poll
 from stillweb.replay import ReplayClient
 
@@ -219,7 +228,7 @@ class VectorEnv(Started):
                     group.create_task(self._retrace(other, past))
         except BaseExceptionGroup as errors:
             await asyncio.gather(*(other.leave() for other in others))
-            raise errors.exceptions[0] from errors
+            raise first_error(errors) from errors
 
     async def leave(self, i: int) -> None:
         """Leave the episode of session i and release its browser; `close` does so for all."""
