@@ -22,13 +22,16 @@ from stillweb.benchmarks.audit import (
     selected_names,
     static_findings,
 )
+from stillweb.benchmarks.candidates import TaskCandidate
 from stillweb.benchmarks.make import (
     MadeTask,
     MadeTasks,
     _drop_surplus,
     _is_impossible_due,
+    _prove_all,
     write_audit_report,
 )
+from stillweb.benchmarks.plan import TaskPlan
 from stillweb.benchmarks.proof import ProofResult
 from stillweb.cli.tasks import tasks as command
 from stillweb.env import Task, load_tasks, native_tasks
@@ -36,7 +39,7 @@ from stillweb.env.tasks.evaluators import AnswerEvaluator, ScriptEvaluator, UrlE
 from stillweb.env.tasks.formats.webarena import webarena_tasks
 from stillweb.env.tasks.native import native_file
 from stillweb.env.tasks.task import TaskOrigin
-from stillweb.errors import UsageError
+from stillweb.errors import InfraError, UsageError, first_error
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 
 HOME = f"{shop_site.ORIGIN}/"
@@ -204,3 +207,41 @@ def test_impossible_tasks_are_dropped_where_too_many_others_were():
 def test_impossible_tasks_are_made_alone_if_no_other_family_is_requested():
     made = MadeTasks("shop", "", MakeOptions(families=("impossible",)))
     assert _is_impossible_due(made, Counter(impossible=50))
+
+
+class FailingProver:
+    """The browser fails for tasks 0 to `failing` - 1, as it does when a machine is overloaded."""
+
+    def __init__(self, failing: int) -> None:
+        self.failing = failing
+
+    async def prove(self, plan):
+        if int(plan.task.id) < self.failing:
+            raise InfraError("the page crashed")
+        return ProofResult(oracle=plan.oracle)
+
+
+class OnePlan:
+    def after(self, plan, failed, hidden):
+        return None
+
+
+async def _proved(failing: int) -> MadeTasks:
+    origin = TaskOrigin(family="report", oracle=({"action": "terminate"},))
+    tasks = [Task(str(n), "", HOME, origin=origin) for n in range(9)]
+    plans = [
+        TaskPlan(each, TaskCandidate("report", "", (), "", AnswerEvaluator(exact="a"), (HOME,)), (), (), ())
+        for each in tasks
+    ]
+    made = MadeTasks("shop", "", MakeOptions(n=3))
+    await _prove_all(FailingProver(failing), OnePlan(), iter(plans), made, lambda _: None)
+    return made
+
+
+async def test_a_failed_browser_costs_its_task_and_many_failures_end_the_command():
+    made = await _proved(5)
+    assert made.dropped == {("report", "browser: it failed at each attempt"): 5}
+    assert len(made.made) == 3
+    with pytest.raises(ExceptionGroup) as failed:
+        await _proved(6)
+    assert str(first_error(failed.value)) == "the page crashed"

@@ -36,7 +36,7 @@ from stillweb.browser.profile import LEVEL
 from stillweb.collections.layout import Collection
 from stillweb.env import EnvOptions, Task
 from stillweb.env.env import open_envs
-from stillweb.errors import UsageError
+from stillweb.errors import InfraError, UsageError
 from stillweb.options import Option, parse_list, parse_share
 from stillweb.replay import ReplayClient
 from stillweb.templates import write_page
@@ -54,6 +54,7 @@ ALL_FAMILIES = (
 _PER_PAGE = 4  # tasks of a template on one page
 _MOST_STEPS = 60
 _IMPOSSIBLE = 0.2  # share of the made tasks, at most: an agent that always answers "N/A" solves them all
+_MOST_FAILURES = 5  # candidates without a proof since browser or proxy failed; more are no accident
 _WAVE = 16  # candidates that are proved before the next ones are chosen, whatever the number of jobs
 
 
@@ -112,6 +113,8 @@ class MadeTasks:
         tried: candidates that were proved or dropped, by family.
         dropped: number of dropped candidates, by family and failed proof.
         details: an example for each failed proof.
+        preparing: the current work before the first candidate; "" after it.
+        failures: candidates whose browser or proxy failed at each attempt.
         walks: random walks from start pages.
         walk_seconds: sum of their durations; `jobs` of them run at a time.
     """
@@ -126,6 +129,8 @@ class MadeTasks:
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
     details: dict[tuple[str, str], str] = field(default_factory=dict)
     seconds: float = 0.0
+    preparing: str = ""
+    failures: int = 0
     walks: int = 0
     walk_seconds: float = 0.0
 
@@ -178,13 +183,19 @@ async def make_tasks(
 
     Raises:
         UsageError: if the collection has no page, or none that makes a task.
-        InfraError: if browser or proxy fail repeatedly.
+        InfraError: if browser or proxy fail repeatedly, for more than a few tasks.
     """
     began = clock.perf()
     site = await asyncio.to_thread(read_site, collection)
     info = await client.info()
     environment = info.collections.get(collection.name, "")
     chosen = EnvOptions(max_steps=_MOST_STEPS)
+    made = MadeTasks(collection.name, environment, options)
+
+    def prepare(work: str) -> None:
+        made.preparing = work
+        on_progress(made)
+
     async with open_envs(
         client.url, options.jobs, collection=collection.name, level=options.level, options=chosen
     ) as envs:
@@ -194,12 +205,15 @@ async def make_tasks(
         if "game" in options.families:
             async for plan in game_plans(envs, judging, options.seed, options.test_share):
                 games.append(plan)
+                prepare(f"{len(games)} problems planned")
                 if len(games) >= options.n:
                     break
+        prepare("reading pages that scripts draw")
         site = await with_rendered(envs, collection.name, site, {task.start_url for task in judging})
         parts = split_pages(site, options.seed, options.test_share)
         planner = TaskPlanner(site, parts, collection.name, options.seed, options.starts)
-        made = MadeTasks(collection.name, environment, options, len(site.pages), dict(planner.starts))
+        made.pages, made.starts = len(site.pages), dict(planner.starts)
+        prepare("")
 
         def note_walk(seconds: float) -> None:
             made.walks += 1
@@ -238,7 +252,13 @@ async def _prove_all(
 
     async def prove(plan: TaskPlan) -> ProofResult:
         async with slots:
-            return await prover.prove(plan)
+            try:
+                return await prover.prove(plan)
+            except InfraError as error:
+                made.failures += 1
+                if made.failures > _MOST_FAILURES:
+                    raise
+                return ProofResult("browser: it failed at each attempt", str(error))
 
     again: list[TaskPlan] = []
     while len(made.made) < options.n:

@@ -201,7 +201,7 @@ async def game_plans(
 
 async def _planned(env: Env, task: Task, part: str) -> TaskPlan | None:
     try:
-        observation, info = await env.reset(task=task)
+        observation, info = await retry_episode(lambda: env.reset(task=task))
     except TaskError:
         return None  # a page below /miniwob/ that sets no problem
     goal = " ".join(str(info["goal"]).split())

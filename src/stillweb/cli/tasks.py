@@ -121,7 +121,7 @@ async def _make(
         def show(made: MadeTasks) -> None:
             nonlocal written
             tried = sum(made.tried.values())
-            text = f"{tried} candidates tried, {made.walks} random walks"
+            text = made.preparing or f"{tried} candidates tried, {made.walks} random walks"
             bar.update(task, completed=len(made.made), description=text)
             if made.tasks != written:  # what is proved stays if the command is interrupted
                 written = made.tasks
