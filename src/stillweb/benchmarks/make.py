@@ -11,8 +11,9 @@ import asyncio
 import base64
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +35,7 @@ from stillweb.benchmarks.scripted import game_plans, game_tasks, with_rendered
 from stillweb.benchmarks.site import SiteMap, read_site, split_pages
 from stillweb.browser.profile import LEVEL
 from stillweb.collections.layout import Collection
-from stillweb.env import EnvOptions, Task
+from stillweb.env import Env, EnvOptions, Task
 from stillweb.env.env import open_envs
 from stillweb.errors import InfraError, UsageError
 from stillweb.options import Option, parse_list, parse_share
@@ -188,9 +189,8 @@ async def make_tasks(
     began = clock.perf()
     site = await asyncio.to_thread(read_site, collection)
     info = await client.info()
-    environment = info.collections.get(collection.name, "")
     chosen = EnvOptions(max_steps=_MOST_STEPS)
-    made = MadeTasks(collection.name, environment, options)
+    made = MadeTasks(collection.name, info.collections.get(collection.name, ""), options)
 
     def prepare(work: str) -> None:
         made.preparing = work
@@ -200,14 +200,8 @@ async def make_tasks(
         client.url, options.jobs, collection=collection.name, level=options.level, options=chosen
     ) as envs:
         prover = TaskProver(client, envs, _proofs(options))
-        games: list[TaskPlan] = []
         judging = game_tasks(collection.name, site.pages)
-        if "game" in options.families:
-            async for plan in game_plans(envs, judging, options.seed, options.test_share):
-                games.append(plan)
-                prepare(f"{len(games)} problems planned")
-                if len(games) >= options.n:
-                    break
+        games = await _planned_games(envs, judging, options, prepare)
         prepare("reading pages that scripts draw")
         site = await with_rendered(envs, collection.name, site, {task.start_url for task in judging})
         parts = split_pages(site, options.seed, options.test_share)
@@ -215,12 +209,7 @@ async def make_tasks(
         made.pages, made.starts = len(site.pages), dict(planner.starts)
         prepare("")
 
-        def note_walk(seconds: float) -> None:
-            made.walks += 1
-            made.walk_seconds += seconds
-            on_progress(made)
-
-        prover.on_walk = note_walk
+        prover.on_walk = partial(_count_walk, made, on_progress)
         plans = in_turn(_candidates(site, planner, made, options), iter(games))
         await _prove_all(prover, planner, plans, made, on_progress)
         while _drop_surplus(made):
@@ -233,6 +222,25 @@ async def make_tasks(
         )
     made.seconds = clock.perf() - began
     return made
+
+
+def _count_walk(made: MadeTasks, on_progress: Callable[[MadeTasks], None], seconds: float) -> None:
+    made.walks += 1
+    made.walk_seconds += seconds
+    on_progress(made)
+
+
+async def _planned_games(
+    envs: Sequence[Env], judging: Sequence[Task], options: MakeOptions, prepare: Callable[[str], None]
+) -> list[TaskPlan]:
+    games: list[TaskPlan] = []
+    if "game" in options.families:
+        async for plan in game_plans(envs, judging, options.seed, options.test_share):
+            games.append(plan)
+            prepare(f"{len(games)} problems planned")
+            if len(games) >= options.n:
+                break
+    return games
 
 
 def _proofs(options: MakeOptions) -> ProofOptions:
