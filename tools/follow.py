@@ -69,7 +69,7 @@ ABSENT = {
     r"stillweb why": "needs a model",
     r"tasks perturb": "needs tasks with oracles; tests/env runs it",
     r"node --|python agent\.py": "the reader's own program",
-    r"^stillweb monitor \S+ +#|/v1/stream": "runs until Ctrl-C",
+    r"^stillweb monitor \S+ +#|/v1/stream|ledger --follow": "runs until Ctrl-C",
     r"LEASE": "the identifier of the reader's own lease",
 }
 # What a reader puts in place of the page's examples, and smaller budgets.
