@@ -384,8 +384,8 @@ def _chosen(writes: list[_Write], source: str, name: str) -> int:
         if not source.isdecimal() and source in write.request.url
     ]
     if len(found) != 1:
-        hint = f"stillweb tasks request {name} lists them"
+        hint = f"choose a number of the list that this prints: stillweb tasks request {name}"
         raise UsageError(
-            f"--from {source} names {len(found)} of {len(writes)} writes, expected is 1", hint=hint
+            f"--from {source} matches {len(found)} of the {len(writes)} writes, not 1", hint=hint
         )
     return found[0]
