@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import re
 from urllib.parse import quote_plus
 
 import pytest
@@ -293,3 +294,10 @@ def test_only_values_between_the_recorded_ones_are_covered_since_a_site_may_sort
     assert "alphabetical" in domain.refuses("Basket")
     assert "alphabetical" in domain.refuses("zebra")
     assert "alphabetical" in domain.refuses("Saddle")  # before "Sux" where capitals come first
+
+
+@given(st.text(max_size=40))
+def test_words_of_a_document_are_runs_of_letters_and_digits_in_any_script(document):
+    vocabulary = Vocabulary()
+    vocabulary.add(document)
+    assert vocabulary.words == {word.casefold() for word in re.findall(r"[^\W_]+", document)}

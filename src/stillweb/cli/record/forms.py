@@ -46,7 +46,11 @@ def forms(name: str, options: FormsOptions, reach: CrawlOptions, **given: Any) -
             bar.advance(task)
             bar.update(task, total=bar.tasks[0].completed + left, description=outcome.name[:60])
 
-        report = until_signal(record_forms(addition.collection, addition.ca, scope, options, show))
+        def show_read(documents: int) -> None:
+            bar.update(task, description=f"reading {documents} documents")
+
+        recording = record_forms(addition.collection, addition.ca, scope, options, show, show_read)
+        report = until_signal(recording)
     _print_report(name, report, as_json=given["as_json"])
     if not report.outcomes:
         echo(why_none(report, options), err=True)

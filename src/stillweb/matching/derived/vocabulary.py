@@ -10,9 +10,12 @@ import html
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 
 _WORD = re.compile(r"[^\W_]+")
+# For `bytes.translate`: each ASCII character that is in no word becomes a space.
+_SPACED = bytes(32 if code < 128 and not chr(code).isalnum() else code for code in range(256))
 _GRAM = 4
 _TEXTS = tuple(map(re.compile, (r">([^<>]{1,100})<", r'"([^"<>]{1,100})"', r"'([^'<>]{1,100})'")))
 _DIGEST = 5  # bytes: with 100,000 known runs, one of ten million others has the digest of a known one
@@ -34,11 +37,11 @@ class Vocabulary:
 
     def add(self, document: str) -> None:
         """Add the words and texts of a document."""
-        new = {word.casefold() for word in _WORD.findall(document)} - self.words
+        new = _words(document) - self.words
         self.words |= new
         self.runs.update(_digest(run) for word in new for run in _runs(word))
-        found = (text for pattern in _TEXTS for text in pattern.findall(document))
-        self.texts.update(_digest(text) for text in map(_normal, found) if text)
+        found = {text for pattern in _TEXTS for text in pattern.findall(document)}
+        self.texts.update(digest for text in found if (digest := _text_digest(text)))
 
     def has_word(self, word: str) -> bool:
         """Return True if a document has a word; not after `load`."""
@@ -57,7 +60,7 @@ class Vocabulary:
 
     def has_text(self, value: str) -> bool:
         """Return True if a value is a whole text of a document, in any case."""
-        return _digest(_normal(value)) in self.texts
+        return _text_digest(value) in self.texts
 
     def dump(self) -> list[str]:
         return [b"".join(sorted(each)).hex() for each in (self.runs, self.texts)]
@@ -69,8 +72,18 @@ class Vocabulary:
         return cls(runs=runs, texts=texts)
 
 
-def _normal(text: str) -> str:
-    return " ".join(html.unescape(text).split()).casefold()
+def _words(document: str) -> set[str]:
+    """Return the words of a document in lower case."""
+    # `_WORD` alone takes four times as long, and all documents of a collection are read.
+    parts = set(document.encode("utf-8", "surrogatepass").translate(_SPACED).split())
+    texts = [part.decode("utf-8", "surrogatepass") for part in parts]
+    return {word.casefold() for text in texts for word in ([text] if text.isascii() else _WORD.findall(text))}
+
+
+@lru_cache(maxsize=100_000)  # the pages of a site have most of their texts in common
+def _text_digest(text: str) -> bytes:
+    normal = " ".join(html.unescape(text).split()).casefold()
+    return _digest(normal) if normal else b""
 
 
 def _runs(word: str) -> Iterable[str]:

@@ -136,13 +136,19 @@ OnForm = Callable[[FormOutcome, int], None]
 
 
 async def record_forms(
-    collection: Collection, ca: CertAuthority, scope: Scope, options: FormsOptions, on_form: OnForm
+    collection: Collection,
+    ca: CertAuthority,
+    scope: Scope,
+    options: FormsOptions,
+    on_form: OnForm,
+    on_read: Callable[[int], None] = lambda _: None,
 ) -> FormsReport:
     """Record the forms of a collection's pages, prove their answers, and seal the collection.
 
     Args:
         ca: for a login by steps.
         on_form: called with each outcome and the number of forms that are left.
+        on_read: called with the number of documents that have been read for their forms.
 
     Raises:
         RecordError: if the reset command fails.
@@ -162,7 +168,7 @@ async def record_forms(
             with KeepingWriter(stored, prefix="form") as writer:
                 run = _FormsRun(collection, writer, scope, options, fetcher, deadline)
                 try:
-                    await run.run(on_form)
+                    await run.run(on_form, on_read)
                     await run.run_scripts(ca, state, on_form)
                     run.complete = not (deadline.is_over or options.page)
                 finally:  # a recording that was stopped keeps what it has proved
@@ -233,10 +239,10 @@ class _FormsRun:
         self.complete = False
         self._recorded = {capture.url for capture in collection.captures()}
 
-    async def run(self, on_form: OnForm) -> None:
+    async def run(self, on_form: OnForm, on_read: Callable[[int], None]) -> None:
         """Record the planned forms."""
         try:
-            planned = (await asyncio.to_thread(self._plan))[: self._options.forms]
+            planned = (await asyncio.to_thread(self._plan, on_read))[: self._options.forms]
         except TimeoutError:
             self.vocabulary = Vocabulary()
             return
@@ -301,7 +307,7 @@ class _FormsRun:
         earlier = None if self.complete else read_forms(self._collection)
         write_branches(self._collection, _with_earlier(forms, earlier) if earlier else forms)
 
-    def _plan(self) -> list[PlannedForm]:
+    def _plan(self, on_read: Callable[[int], None]) -> list[PlannedForm]:
         """Read the recorded documents for their forms and their words."""
         only, wanted = self._options.wanted, frozenset(self._options.page)
         pages = []
@@ -316,6 +322,7 @@ class _FormsRun:
                 continue
             seen.add(capture.url)
             self._documents.append(capture)
+            on_read(len(self._documents))
             if capture.mime not in HTML_TYPES or (only and not only.may_be_on(capture.url, body)):
                 continue
             page = parse_page(capture.url, body)
