@@ -287,7 +287,9 @@ class _Loop:
                 break
         if recorded["fill"] + recorded["harvest"] == 0 and self._to_record > self._least:
             recorded["explore"] = await self._explore()
-        if self._records_forms and self._to_record + _FORMS_SHARE * self._options.seconds > self._least:
+        # Their share is a part of what is kept for the last measurement, if one follows.
+        reserve = _FORMS_SHARE * self._options.seconds if self._keeps_time else 0.0
+        if self._records_forms and self._to_record + reserve > self._least:
             recorded["forms"] = await self._record_forms()
         return recorded
 
