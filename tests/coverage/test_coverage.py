@@ -36,7 +36,7 @@ from stillweb.coverage import (
 )
 from stillweb.coverage.agents import WalkPolicies
 from stillweb.coverage.causes import Obstacles
-from stillweb.coverage.choices import Addresses, choose_unused, fill_again, opens_view
+from stillweb.coverage.choices import Addresses, UnusedControls, fill_again, opens_view
 from stillweb.coverage.report import CausePicture, write_report
 from stillweb.coverage.rounds import HarvestShare, is_frame, live_share, needs_walks, why_over
 from stillweb.errors import UsageError
@@ -317,12 +317,54 @@ def test_equal_misses_of_several_walks_are_one_with_the_sum_of_their_counts():
 
 
 def test_filling_walks_use_each_control_of_a_page_template_before_they_repeat_one():
-    used: Counter[tuple[str, ...]] = Counter()
+    controls = UnusedControls()
     rng = clock.seeded("test")
     pages = [Seen(PAGE.nodes, f"https://site.test/item/{number}") for number in range(40)]
-    chosen = Counter(choose_unused(page, {}, URL, used, AvoidRules.of(), rng)["bid"] for page in pages)
+    chosen = Counter(controls.choose(page, {}, URL, AvoidRules.of(), rng)[0]["bid"] for page in pages)
     assert set(chosen) == {"a1", "a2", "a3", "a4"}
     assert max(chosen.values()) - min(chosen.values()) <= 8
+
+
+def test_filling_walks_take_the_controls_of_an_opened_dialog_first_and_its_options():
+    controls = UnusedControls()
+    rng = clock.seeded("test")
+    page = tuple(Node(f"a{number}", "link", f"Page {chr(97 + number)}") for number in range(26))
+    for _ in range(200):
+        controls.choose(Seen(page), {}, URL, AvoidRules.of(), rng)[0]
+    closed = (Node("c1", "combobox", "Size"), Node("c2", "option", "Small", 1), Node("c3", "button", "Close"))
+    dialog = (Node("b1", "listbox", "Sort"), Node("b2", "option", "Name", 1), Node("b3", "button"), *closed)
+    chosen = [controls.choose(Seen((*page, *dialog)), {}, URL, AvoidRules.of(), rng)[0] for _ in range(9)]
+    assert {each.get("bid") for each in chosen} >= {"b1", "b2", "b3", "c1", "c3"}
+    assert {"action": "click", "bid": "b2"} in chosen
+    assert {"action": "select", "bid": "c1", "value": "Small"} in chosen
+
+
+def test_filling_walks_use_some_of_the_controls_that_look_the_same():
+    controls = UnusedControls()
+    rng = clock.seeded("test")
+    rows = [Node(f"a{number}", "link", f"Row {number}") for number in range(20)]
+    icons = [Node(f"b{number}", "button") for number in range(8)]
+    shown = Seen((*rows, *icons))
+    chosen = Counter(controls.choose(shown, {}, URL, AvoidRules.of(), rng)[0]["bid"] for _ in range(20))
+    assert len([bid for bid in chosen if bid.startswith("a")]) >= 2
+    assert len([bid for bid in chosen if bid.startswith("b")]) >= 6
+
+
+def test_filling_walks_use_a_control_again_that_needed_the_site_and_go_where_others_are_unused():
+    controls, rng = UnusedControls(), clock.seeded("test")
+    table = Seen((Node("a1", "columnheader", "Name"),), f"{URL}table")
+    found = []
+    for _ in range(40):
+        action, key = controls.choose(table, {}, URL, AvoidRules.of(), rng)
+        found.append(action)
+        if len(found) < 3:
+            controls.note_new(key)
+    assert found[:3] == [{"action": "click", "bid": "a1"}] * 3
+    assert all(each["action"] == "click" for each in found)
+    pages = [Seen((Node("a1", "link", "Start"), Node("a2", "link", "More")), f"{URL}many"), table]
+    controls.choose(pages[0], {}, URL, AvoidRules.of(), rng)
+    after = [controls.choose(table, {}, URL, AvoidRules.of(), rng)[0] for _ in range(20)]
+    assert after.count({"action": "goto", "url": f"{URL}many"}) == 1
 
 
 def test_filling_walks_type_another_word_where_one_was_requested():
@@ -343,21 +385,22 @@ def test_a_link_a_tab_and_an_address_open_a_view_and_a_button_may_write():
 
 
 def test_filling_walks_open_an_address_of_each_template_and_few_of_a_folder():
-    addresses = Addresses(lambda url: "logout" not in url)
+    addresses = Addresses()
     assert addresses.visit(f"{URL}#/items/1/edit")
     assert not addresses.visit(f"{URL}#/items/2/edit")
     routes = ["#/items/3/edit", "#/items/3/runs?tab=1", "#/items/4/runs?tab=2", "#place", "logout", "about"]
-    addresses.note(URL + each for each in routes)
+    addresses.note([URL + each for each in routes], lambda url: "logout" not in url)
     assert [addresses.take() for _ in range(4)] == [f"{URL}#/items/3/runs?tab=1", URL, f"{URL}about", ""]
-    addresses.note(f"{URL}wiki/Page-{letter}" for letter in "abcdefghi")
+    addresses.note([f"{URL}wiki/Page-{letter}" for letter in "abcdefghi"], lambda url: True)
     assert len([each for each in iter(addresses.take, "")]) == 6
 
 
 def test_filling_walks_leave_destructive_controls_alone_and_go_back_from_an_empty_page():
     rng = clock.seeded("test")
     page = Seen((Node("a1", "button", "Delete account"), Node("a2", "link", "Log out")))
-    assert choose_unused(page, {}, URL, Counter(), AvoidRules.of(), rng) == {"action": "back"}
-    after = choose_unused(page, {"action": "back"}, URL, Counter(), AvoidRules.of(), rng)
+    controls = UnusedControls()
+    assert controls.choose(page, {}, URL, AvoidRules.of(), rng)[0] == {"action": "back"}
+    after = controls.choose(page, {"action": "back"}, URL, AvoidRules.of(), rng)[0]
     assert after == {"action": "goto", "url": URL}
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +17,14 @@ from stillweb.cli import cli
 from stillweb.clock import new_id
 from stillweb.collections.layout import Collection
 from stillweb.collections.misses import Missed, Sighting
+from stillweb.coverage.choices import WalkedPages
+from stillweb.coverage.fill import FillOptions, fill
 from stillweb.errors import UsageError
 from stillweb.http.codec import decode
 from stillweb.model import header
+from stillweb.record.crawl.scope import Scope
+from stillweb.record.login.steps import read_login
+from stillweb.record.options import ScopeKind
 
 pytestmark = pytest.mark.browser
 
@@ -101,7 +109,8 @@ def test_nothing_is_added_to_a_logged_in_recording_without_its_login(tmp_path: P
     assert recorded(tmp_path, ca, site, *amend, "--storage-state", str(state)).exit_code == 0
 
 
-APPLICATION = """<title>Stock</title><h1>Stock</h1><script>
+APPLICATION = """<title>Stock</title><h1>Stock</h1>
+<button onclick="ask(['/api', 'more'].join('/'))">More</button><script>
   async function ask(path) {
     const headers = {Authorization: "Bearer " + localStorage.token};
     return (await fetch(path, {headers})).json();
@@ -130,7 +139,8 @@ def test_a_token_of_local_storage_is_sent_and_has_one_placeholder_in_all_recordi
         return replace(site.reply("", status=200 if valid else 401), body=body, type="application/json")
 
     site.page("/", APPLICATION)
-    site.answers |= {"/login": sign_in, "/api/items": answer}
+    site.page("/favicon.ico", "", status=404)
+    site.answers |= {"/login": sign_in, "/api/items": answer, "/api/more": answer}
     site.answers |= {f"/api/items/item-{each}": answer for each in ("0a9f7c31d5", "7be2290c4f", "c3d1a86e02")}
     steps, misses = tmp_path / "steps.yaml", tmp_path / "misses.jsonl"
     steps.write_text(
@@ -147,10 +157,16 @@ def test_a_token_of_local_storage_is_sent_and_has_one_placeholder_in_all_recordi
     assert ran.exit_code == 0, ran.output
 
     collection = Collection.open(tmp_path, "site")
-    data = [each for each in collection.exchanges() if "/api/items/" in each.request.url]
-    assert {each.request.url[-10:] for each in data} == {"0a9f7c31d5", "7be2290c4f", "c3d1a86e02"}
+    walked = WalkedPages(recent=deque(maxlen=4))
+    options = FillOptions(30.0, 0.5, walked=walked, jobs=1, login=read_login(steps), record=site.options)
+    asyncio.run(fill(collection, ca, Scope.of(ScopeKind.HOST, [HOME]), [HOME], options))
+    data = [each for each in collection.exchanges() if re.search("/api/(items/|more)", each.request.url)]
+    assert {each.request.url[-10:] for each in data} == {
+        *("0a9f7c31d5", "7be2290c4f", "c3d1a86e02"),
+        "t/api/more",
+    }
     assert {each.response.status for each in data} == {200}
     shown = {each.request.url: header(each.request.headers, "authorization") for each in reversed(data)}
     assert len(set(shown.values())) == 1  # those of the first visit; the recorded login has its own
-    assert len(issued) >= 3  # of the crawl, of amend and of the harvest
+    assert len(issued) >= 4  # of the crawl, of amend, of the harvest and of the walks
     assert not any(each.encode() in all_of(collection) for each in issued)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ from stillweb.collections.layout import Collection, locked
 from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.misses import Missed, Sighting
 from stillweb.collections.pack.reader import Pack
-from stillweb.coverage.choices import Addresses, choose_unused, fill_again, opens_view, words_of
+from stillweb.coverage.choices import WalkedPages, fill_again, opens_view, words_of
 from stillweb.env import EnvOptions, Observation, VectorEnv, VectorOptions
 from stillweb.env.vector.pool import BrowserPool
 from stillweb.errors import InfraError, TaskError, UpstreamUnreachable
@@ -62,16 +62,10 @@ from stillweb.urls import host_of, wire_url
 
 _STEPS = 30  # of one walk
 _SLOW, _WALKS = 3.0, 5  # seconds of a start after which a context is used for several walks, and how many
-_DRY = 200  # requesting steps over which the share of new answers is taken
 _OPENED = 0.5  # share of steps that open an address of a template that no walk has opened
 _LINK = re.compile(r"\]\((https?://[^\s)]+)\)")
 # Set by the fetcher, or fields of one connection.
 _NOT_SENT = frozenset(("host", "cookie", "content-length", "connection", "accept-datetime"))
-
-
-def recent_steps() -> deque[bool]:
-    """Return an empty `FillOptions.recent`."""
-    return deque(maxlen=_DRY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +76,7 @@ class FillOptions:
         seconds: time limit.
         unsafe: whether POST requests of scripts are sent.
         enough: share of requesting steps with a new answer below which the walks end early.
-        recent: whether the last requesting steps had a new answer. Those of earlier walks count, since
-            what was recorded meanwhile can only lower the share.
+        walked: of earlier walks of the same loop.
         level: determinism level, that of the measurements.
         avoid: controls and links that are left alone.
         login: None to ask the site without a login.
@@ -93,7 +86,7 @@ class FillOptions:
 
     seconds: float
     enough: float = 0.0
-    recent: deque[bool] = field(default_factory=recent_steps)
+    walked: WalkedPages = field(default_factory=WalkedPages)
     unsafe: bool = False
     jobs: int = 4
     seed: int = 0
@@ -372,9 +365,8 @@ class _FillingWalks:
         self._options = options
         self._on_step = on_step
         self._end = clock.monotonic() + options.seconds
-        self._used: Counter[tuple[str, ...]] = Counter()
-        self._addresses = Addresses(site.is_opened)
-        self._recent = options.recent
+        self._addresses, self._controls = options.walked.addresses, options.walked.controls
+        self._recent = options.walked.recent
         self._lines: list[LedgerLine] = []
         self._fetched = 0
         self.report = FillReport()
@@ -386,7 +378,8 @@ class _FillingWalks:
 
     @property
     def _is_dry(self) -> bool:
-        return len(self._recent) == _DRY and sum(self._recent) <= self._options.enough * _DRY
+        most = self._recent.maxlen
+        return len(self._recent) == most and sum(self._recent) <= self._options.enough * most
 
     async def run(self) -> None:
         """Take walks in several sessions."""
@@ -449,8 +442,8 @@ class _FillingWalks:
             self.report.addresses[seen.url] = None
             if self._addresses.visit(seen.url):
                 shown = await vector.observe(session, "markdown")
-                self._addresses.note(_LINK.findall(shown.markdown or ""))
-            action = again or self._choose(seen, action, start, rng)
+                self._addresses.note(_LINK.findall(shown.markdown or ""), self._site.is_opened)
+            action, control = (again, ()) if again else self._choose(seen, action, start, rng)
             self._site.note_step(session_id, opens=opens_view(seen, action))
             seen, _, terminated, truncated, info = await vector.step(session, action)
             traffic = info["traffic"]
@@ -463,13 +456,17 @@ class _FillingWalks:
                 # Another session may have fetched it meanwhile: then it is no longer new.
                 new, self._fetched = self._site.fetched > self._fetched, self._site.fetched
                 self.report.filled += new
+                if new:
+                    self._controls.note_new(control)
                 self._recent.append(new)
             self._on_step(self.report)
             if terminated or truncated:
                 return False
         return True
 
-    def _choose(self, seen: Observation, last: Mapping[str, Any], start: str, rng: Any) -> dict[str, Any]:
+    def _choose(
+        self, seen: Observation, last: Mapping[str, Any], start: str, rng: Any
+    ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
         if rng.random() < _OPENED and (address := self._addresses.take()):
-            return {"action": "goto", "url": address}
-        return choose_unused(seen, last, start, self._used, self._options.avoid, rng)
+            return {"action": "goto", "url": address}, ()
+        return self._controls.choose(seen, last, start, self._options.avoid, rng)

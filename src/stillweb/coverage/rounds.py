@@ -148,3 +148,8 @@ def is_linked(miss: Missed) -> bool:
 
 def _total(misses: list[Missed]) -> int:
     return sum(each.count for each in misses) or 1
+
+
+def key_of(miss: Missed) -> tuple[str, str, str]:
+    """Return what equal misses share."""
+    return miss.method, miss.url, miss.body_digest

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
@@ -32,7 +33,8 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.misses import Missed
 from stillweb.coverage.causes import Obstacles, causes_of, closable_rate
-from stillweb.coverage.fill import FillOptions, FillReport, fill, recent_steps
+from stillweb.coverage.choices import WalkedPages
+from stillweb.coverage.fill import FillOptions, FillReport, fill
 from stillweb.coverage.measure import CoverageOptions, CoverageResult, OnWalk, measure_coverage
 from stillweb.coverage.rounds import (
     HarvestShare,
@@ -40,6 +42,7 @@ from stillweb.coverage.rounds import (
     UntilReport,
     is_frame,
     is_linked,
+    key_of,
     live_share,
     needs_walks,
     why_over,
@@ -174,9 +177,8 @@ class _Loop:
         self._began = monotonic()
         self._report = UntilReport()
         self._pass_end = 0.0
-        self._fills = 0
-        self._recent = recent_steps()  # of the filling walks of a round
-        self._walks = 0
+        self._fills = self._walks = 0
+        self._walked = WalkedPages()
         self._walk_seconds = 0.0
         self._steps = 0  # of filling walks
         self._start_seconds = 0.0  # until replay and browser have started; a busy machine takes a minute
@@ -261,7 +263,7 @@ class _Loop:
     async def _record(self, result: CoverageResult) -> Counter[str]:
         """Record in passes until the filling walks find little that is new; return the exchanges by means."""
         recorded: Counter[str] = Counter()
-        self._recent.clear()  # the measurement has missed what they did not
+        self._walked.recent.clear()  # the measurement has missed what they did not
         recorded["times"] = await self._prove_times(result)
         misses, walked = result.misses(), sum(1 for _ in result.steps())
         searches: list[Missed] = []
@@ -324,30 +326,28 @@ class _Loop:
         recorded_at = self._collection.manifest().recorded_at
         is_shown = (await asyncio.to_thread(ShownTimes, self._collection, result.misses())).cover
         walks = to_repeat(result, recorded_at, rules, self._tried_times, is_shown)
-        opened = (
-            TimedPages() if self._opened_later else await asyncio.to_thread(timed_pages, self._collection)
-        )
-        is_replayed = self._options.backend == BACKENDS[0]
-        if not (walks or opened.pages) or not is_replayed or self._to_record < self._least:
+        opened = TimedPages()
+        if not self._opened_later:
+            opened = await asyncio.to_thread(timed_pages, self._collection)
+        has_time = self._to_record >= self._least
+        if not (walks or opened.pages) or not has_time or self._options.backend != BACKENDS[0]:
             return 0
         self._opened_later = True
-        seconds = max(_LEAST, _TIMES_SHARE * self._options.seconds)
-        options = replace(self._options.measure, seconds=seconds)
-        hosts = {host_of(capture.url) for capture in self._collection.captures()}
+        end = monotonic() + _TIMES_SHARE * self._options.seconds
+
+        def limited() -> CoverageOptions:
+            return replace(self._options.measure, seconds=max(_LEAST, end - monotonic()))
+
         count = 0
-        await asyncio.to_thread(ensure_sealed, self._collection)
-        async with (
-            serve_by(self._options.backend, self._collection, self._ca) as url,
-            ReplayClient(url) as client,
-        ):
+        async with self._replayed() as (client, hosts):
             if opened.pages:
                 self._say(f"times: {len(opened.pages)} pages at another time")
-                count += await prove_opened(client, self._collection, hosts, opened, options)
+                count += await prove_opened(client, self._collection, hosts, opened, limited())
             rules = read_rules(self._collection)
             walks = to_repeat(result, recorded_at, rules, self._tried_times, is_shown)
             if walks:
                 self._say(f"times: {len(walks)} walks at another time")
-                count += await prove_times(client, self._collection, hosts, walks, options)
+                count += await prove_times(client, self._collection, hosts, walks, limited())
         self._say(f"times: {count} rules")
         self._tried_times.update(shape_key(miss.request()) for walk in walks for miss in walk.misses)
         return count
@@ -377,7 +377,6 @@ class _Loop:
             shared=given.shared,
             record=given.record,
         )
-
         self._say(f"forms: {len(wanted.targets)} forms to look for")
 
         def show(outcome: FormOutcome, left: int) -> None:
@@ -396,13 +395,13 @@ class _Loop:
     def _is_due(self, misses: list[Missed]) -> bool:
         """Return whether agents missed writes that no harvest has sent."""
         writes = (each for each in misses if each.method in MUTATIONS and not self._options.read_only)
-        return any(_key_of(each) not in self._written for each in writes)
+        return any(key_of(each) not in self._written for each in writes)
 
     async def _follow(self, misses: list[Missed], *, due: bool) -> int:
         """Harvest what filling walks lead to: the same for other entries; send the writes of scripts."""
         if self._pass_left < _LEAST / 2 and not due:  # plain HTTP needs no replay, which may take longer
             return 0
-        fresh = {_key_of(each): each for each in misses}
+        fresh = {key_of(each): each for each in misses}
         writes = [each for key, each in fresh.items() if key not in self._written]
         self._written |= fresh.keys()
         # Links wait where walks found no write: the rest of the pass is theirs.
@@ -424,7 +423,6 @@ class _Loop:
             reads=tuple(self._reads),
             addresses=tuple(self._addresses),
         )
-
         self._say(f"harvest: {len(misses)} misses, links")
 
         def show(report: Any) -> None:
@@ -442,7 +440,7 @@ class _Loop:
         options = FillOptions(
             max(_LEAST, (1 - left) * self._pass_left),
             enough=self._options.miss_rate,
-            recent=self._recent,
+            walked=self._walked,
             unsafe=not self._options.read_only,
             seed=self._fills,
             level=self._options.measure.level,
@@ -452,7 +450,6 @@ class _Loop:
             browsers=self._options.measure.browsers,
             record=given.record,
         )
-
         self._say("fill: starts")
 
         def show(report: FillReport) -> None:
@@ -483,7 +480,6 @@ class _Loop:
             browser=given.browser,
             record=given.record,
         )
-
         self._say("walks: starts")
 
         def show(report: WalkReport) -> None:
@@ -501,7 +497,6 @@ class _Loop:
             links=0,
             mutations=not self._options.read_only,
         )
-
         self._say("explore: starts")
 
         def show(event: Any) -> None:
@@ -571,21 +566,23 @@ class _Loop:
 
         self._report.derived = await self._walk_on_replay(options, show)
 
-    async def _walk_on_replay(self, options: CoverageOptions, on_walk: OnWalk) -> CoverageResult:
-        began = monotonic()
+    @asynccontextmanager
+    async def _replayed(self) -> AsyncIterator[tuple[ReplayClient, set[str]]]:
+        """Serve the collection; yield a client and the recorded hosts."""
         await asyncio.to_thread(ensure_sealed, self._collection)
         hosts = {host_of(capture.url) for capture in self._collection.captures()}
         async with (
             serve_by(self._options.backend, self._collection, self._ca) as url,
             ReplayClient(url) as client,
         ):
+            yield client, hosts
+
+    async def _walk_on_replay(self, options: CoverageOptions, on_walk: OnWalk) -> CoverageResult:
+        began = monotonic()
+        async with self._replayed() as (client, hosts):
             before = monotonic() - began
             result = await measure_coverage(
                 client, self._collection.name, self._starts, hosts, options, on_walk
             )
         self._start_seconds = before + result.start_seconds
         return result
-
-
-def _key_of(miss: Missed) -> tuple[str, str, str]:
-    return miss.method, miss.url, miss.body_digest

@@ -62,10 +62,7 @@ _HOP = frozenset(
 )
 # Replay ignores conditions, and serves no other time than that of the recording.
 _NOT_PASSED_ON = frozenset(
-    (
-        *("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "accept-datetime"),
-        *("cookie", "authorization"),
-    )
+    ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "accept-datetime")
 )
 
 

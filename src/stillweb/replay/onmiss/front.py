@@ -55,6 +55,8 @@ from stillweb.urls import wire_url
 
 logger = logging.getLogger(__name__)
 
+_OF_VISITOR = frozenset(("cookie", "authorization"))  # an archive has no users
+
 
 @dataclass(frozen=True, slots=True)
 class FrontOptions:
@@ -166,7 +168,8 @@ class PywbMisses:
                 connection = await Loopback.open(await self._pywb.port_of(session.collection))
                 connection.read_timeout = self._timeout
                 target = await self._target(connection, url)
-                request = render_request(method, target, (*headers, ("Connection", "close")))
+                fields = (each for each in headers if each[0].lower() not in _OF_VISITOR)
+                request = render_request(method, target, (*fields, ("Connection", "close")))
                 head = await connection.ask(request)
         except BaseException as error:
             if connection is not None:
