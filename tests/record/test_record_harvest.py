@@ -32,10 +32,10 @@ from stillweb.coverage import (
     UntilOptions,
     WalkRecord,
     causes_of,
+    choices,
     measure_coverage,
     record_until,
 )
-from stillweb.coverage import fill as filling
 from stillweb.coverage import until as loop
 from stillweb.coverage.fill import FillOptions, fill
 from stillweb.coverage.report import take_pictures
@@ -58,7 +58,7 @@ from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
 from stillweb.record.harvest.harvest import harvest
 from stillweb.record.harvest.keeper import LoginKeeper
 from stillweb.record.harvest.links import STATE_FILE
-from stillweb.record.harvest.misses import PlainRequest, plain_requests, word_templates
+from stillweb.record.harvest.misses import PlainRequest, is_plain_post, plain_requests, word_templates
 from stillweb.record.harvest.opened import OpenedPosts, opened_posts
 from stillweb.record.harvest.options import HarvestOptions, HarvestReport
 from stillweb.record.harvest.page import Resource, css_urls, parse_page
@@ -703,6 +703,24 @@ def test_a_request_may_repeat_several_values_of_its_entry_and_values_with_slashe
     assert entries({"list": packages}, *coded) == ["readme/@hd%2Fghi", "readme/jkl"]
 
 
+def test_one_request_is_enough_for_an_entry_of_another_if_it_is_named_after_the_list():
+    jobs = {"jobs": [{"id": name} for name in ("daily", "weekly")]}
+    runs = {"runs": [{"run_id": f"run {n}", "job": name} for n, name in enumerate(("daily", "weekly"))]}
+    found = entries({"api/jobs": jobs, "api/runs": runs}, asked("api/jobs/daily/runs/run%200/log"))
+    assert "api/jobs/weekly/runs/run%201/log" in found
+    assert entries({"api/old": runs["runs"]}, asked("api/of/daily/all/run%200/log")) == []
+
+
+def test_a_dry_run_only_reads():
+    def is_plain(body: str) -> bool:
+        json_type = (("Content-Type", "application/json"),)
+        return is_plain_post(Request("POST", f"{HOME}api/clear", json_type, body.encode()))
+
+    assert is_plain('{"dry_run": true, "run": "a"}')
+    assert is_plain('{"options": {"dryRun": true}}')
+    assert not any(map(is_plain, ('{"dry_run": false}', '{"dry_run": "true"}', '{"run": "dry_run"}')))
+
+
 def test_urls_in_data_are_requested_if_one_of_the_same_name_was():
     listed = ListedValues()
     for n in (1, 2, 3):
@@ -1155,12 +1173,14 @@ async def test_missed_writes_of_scripts_are_sent_last_except_deletions(tmp_path:
         missed("POST", "api/star", {"csrf_token": "c0ffee"}),  # its page is needed
         missed("POST", "api/mute", {"item": 3}),  # refused: amend sends it from its page
         missed("DELETE", "api/star", {"item": 3}),
+        replace(missed("PUT", "api/star", {"item": 4}), last=Sighting("s", 1, "", "")),  # without Referer
     )
     for writes in (False, True):
         options = HarvestOptions(misses=misses, writes=writes, forms=9, record=site.options)
         await harvest(collection, ca, SCOPE, options)
     asked = [(each.method, each.path) for each in site.asked if each.path != "/"]
-    assert asked == [("GET", "/a"), ("PUT", "/api/star"), ("POST", "/api/mute")]
+    sent = [("PUT", "/api/star"), ("POST", "/api/mute")]
+    assert asked == [("GET", "/a"), *sent, ("GET", "/a"), sent[0]]
     recorded = [(each.method, each.url) for each in collection.captures()]
     assert recorded[-1] == ("PUT", f"{HOME}api/star")
     assert ("POST", f"{HOME}api/mute") not in recorded
@@ -1441,7 +1461,7 @@ class TestASite:
     async def test_until_records_until_fresh_seeds_miss_nothing(
         self, tmp_path: Path, ca, site, monkeypatch
     ) -> None:
-        monkeypatch.setattr(filling, "_DRY", 20)
+        monkeypatch.setattr(choices, "_DRY", 20)
         build(site, pages=3)
         site.answers["/logout"] = site.reply("<a href='/'>Bye</a>")
         site.page("/suggest", "<p>Perhaps</p>")
@@ -1588,7 +1608,7 @@ class TestASite:
         self, tmp_path: Path, ca, site, monkeypatch
     ) -> None:
         monkeypatch.setattr(loop, "_FILL_AND_WRITE", 10_000.0)
-        monkeypatch.setattr(filling, "_DRY", 10)
+        monkeypatch.setattr(choices, "_DRY", 10)
         button = """<button onclick="fetch('/star', {method: 'POST'})">Star</button>"""
         site.page("/", f"<link rel=icon href='data:,'>{button}")
         site.page("/star", "")
@@ -1609,7 +1629,7 @@ class TestASite:
     async def test_filling_walks_fetch_what_the_replay_lacks(
         self, tmp_path: Path, ca, site, monkeypatch
     ) -> None:
-        monkeypatch.setattr(filling, "_DRY", 20)
+        monkeypatch.setattr(choices, "_DRY", 20)
         script = "fetch('/bundle?m=' + (localStorage.has ? 'b' : 'a,b')); localStorage.has = 1"
         button = "<button onclick=\"fetch('/do', {method: 'POST'})\">Do</button>"
         site.page(
@@ -1636,7 +1656,7 @@ class TestASite:
     async def test_a_part_under_the_url_of_a_recorded_page_is_recorded_too(
         self, tmp_path: Path, ca, site, monkeypatch
     ) -> None:
-        monkeypatch.setattr(filling, "_DRY", 8)
+        monkeypatch.setattr(choices, "_DRY", 8)
         load = "fetch('/edit/1', {headers: {'X-Requested-With': 'XMLHttpRequest'}})"
         site.page("/", f'<button onclick="{load}">Edit</button><a href=/edit/1>Edit</a>')
         site.answers["/edit/1"] = lambda asked: part_or_page(asked, site)
@@ -1655,7 +1675,7 @@ class TestASite:
     async def test_filling_walks_send_the_posts_of_scripts_if_they_may(
         self, tmp_path: Path, ca, site, monkeypatch, unsafe
     ) -> None:
-        monkeypatch.setattr(filling, "_DRY", 8)
+        monkeypatch.setattr(choices, "_DRY", 8)
         ask = "fetch('/{0}', {{method: 'POST', body: new URLSearchParams({1})}})"
         list_it = ask.format("list", "{part: 'a'}") + ".then(a => a.text()).then(t => out.innerHTML = t)"
         inside = ask.format("list", "{part: 'b'}").replace("'", "&quot;")
@@ -1684,7 +1704,7 @@ class TestASite:
     async def test_filling_walks_send_what_opened_views_post_and_not_what_buttons_do(
         self, tmp_path: Path, ca, site, monkeypatch
     ) -> None:
-        monkeypatch.setattr(filling, "_DRY", 8)
+        monkeypatch.setattr(choices, "_DRY", 8)
         send = (
             "fetch('/{0}', {{method: 'POST', headers: {{'Content-Type': 'application/json'}},"
             " body: JSON.stringify({{part: {1}}})}})"

@@ -51,6 +51,8 @@ _READS = re.compile(
     r"|(?:[a-z](?:Search|Query|List|Filter|Count)|[/_.-](?:paginate|aggregate))$"
 )
 """Paths of requests that read although they are sent by POST."""
+_DRY_RUN = re.compile(r"(?:^|\.)(?:dry_?run|validate_?only)$", re.IGNORECASE)
+"""Members by which a request asks what a write would do (AIP-163)."""
 _GRAPHQL_QUERY = re.compile(r"\s*(?:query\b|\{)(?![\s\S]*\bmutation\b)")
 TOKEN = re.compile(r"csrf|xsrf|token|nonce|sectok|verif", re.IGNORECASE)
 """Names of fields whose value belongs to one visit or page."""
@@ -219,7 +221,7 @@ def _sender(miss: Missed) -> str:
 
 
 def only_reads(request: Request) -> bool:
-    """Return whether a POST of JSON only reads, by its URL or GraphQL query, and holds no CSRF token."""
+    """Return whether a POST of JSON only reads, by its URL, GraphQL query or dry run, without CSRF token."""
     values = json_values(request)
     return values is not None and _asks(request.url, values)
 
@@ -250,6 +252,8 @@ def _asks(url: str, values: list[tuple[str, Any]]) -> bool:
     query = next((value for path, value in values if path == "query"), None)
     if isinstance(query, str) and "{" in query:
         return _GRAPHQL_QUERY.match(query) is not None
+    if any(value is True and _DRY_RUN.search(path) for path, value in values):
+        return True
     return _READS.search(urlsplit(url).path) is not None
 
 

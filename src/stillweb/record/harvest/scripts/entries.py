@@ -8,8 +8,8 @@ Short values (1, open) are in many lists by chance. Two requests for different e
 that they come from it. One is enough for a long identifier, and for a parameter or path that is named after
 the list (`experiment_id=5` or `/experiments/5` for `experiments`). No number of examples shows it of short
 numbers in a parameter of another name: pages, sizes of pages and limits (`page_size=15`) are identifiers of
-entries by chance. A request may repeat several values of its
-entry, such as a name and a version. Then those of another entry take their places together.
+entries by chance. A request may repeat several values of its entry: a name and a version, or a run
+and the job that it belongs to. Then those of another entry take their places together.
 
 JSON also has URLs, such as those of downloads, whole or from the root of their host. If one was requested,
 the others that have its name (`tarball`) are requested too. Images are requested in any case: the view that
@@ -197,8 +197,11 @@ class _Kind:
         example = next(reversed(self.values.values()))
         texts = example.all
         sources = [source for source, count in counts.items() if count == most]
-        named = [source for source in sources if not self.rest and _is_named(example.names[self.at], source)]
-        if not named and (self._is_count(example) or not self._is_proved(most)):
+        if self.rest:
+            names = {name for _, name in self.rest}
+            sources = [each for each in sources if names <= listed.lists[each].get(texts[self.at], {}).keys()]
+        named = [source for source in sources if _is_named(example.names[self.at], source)]
+        if not sources or (not named and (self._is_count(example) or not self._is_proved(most))):
             return
         # Many lists hold 1, 2, 3.
         shortest = min(named or sources, key=lambda source: (len(listed.lists[source]), source))

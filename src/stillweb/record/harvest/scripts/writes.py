@@ -37,6 +37,7 @@ from stillweb.record.harvest.scripts.rows import (
     with_values,
 )
 from stillweb.record.harvest.tree import parse_tree
+from stillweb.urls import host_of
 
 _PAGES = 60  # recorded documents whose rows are read
 _BEFORE = 40  # characters before a token that show its place
@@ -80,8 +81,15 @@ class ScriptWrites:
         for each in (*examples, *others):
             if likeness(each) not in sent and not self._is_avoided(each):
                 sent.add(likeness(each))
-                found.setdefault(each.referer.partition("#")[0], []).append(each)
+                found.setdefault(self._page_of(each), []).append(each)
+        found.pop("", None)
         return found
+
+    def _page_of(self, request: PlainRequest) -> str:
+        """Return the page that sends a request; sites that forbid the Referer get any page of theirs."""
+        host = host_of(request.url)
+        same = (url for url in self._documents if host_of(url) == host)
+        return request.referer.partition("#")[0] or next(same, "")
 
     def _recorded(self) -> Iterator[PlainRequest]:
         """Yield the recorded writes of scripts."""
