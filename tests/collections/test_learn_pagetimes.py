@@ -41,6 +41,11 @@ def test_a_range_until_now_moves_with_the_clock() -> None:
     ]
 
 
+def test_a_past_moment_alone_moves_with_the_clock_if_it_is_whole_days_ago() -> None:
+    assert learned(lambda now: get(f"/runs?since={ms(now - 24 * HOUR)}")) == ["query:since /runs"]
+    assert not learned(lambda now: get(f"/runs?since={ms(now - HOUR)}"))
+
+
 @pytest.mark.parametrize("minute", [0, 12, 29, 30, 46, 59])
 def test_a_time_in_whole_hours_does_not_hide_the_time_beside_it(minute: int) -> None:
     start = START.replace(minute=minute)

@@ -66,6 +66,7 @@ _hit(
 )
 _hit("future", _range(NOW, NOW + DAY), _range(THEN, THEN + DAY), "the next day")
 _hit("alone", get(f"/?until={NOW}"), get(f"/?until={THEN}"), "until now")
+_hit("day-alone", get(f"/?since={NOW - DAY}"), get(f"/?since={THEN - DAY}"), "the last day, without an end")
 _hit(
     "iso",
     _body(_iso(NOW - 7 * DAY), _iso(NOW)),
@@ -229,6 +230,11 @@ _miss(
     "an end that a user picked",
 )
 _miss("past", get(f"/?until={NOW}"), get(f"/?until={START - 30 * DAY}"), "a month ago")
+_miss("days-alone", get(f"/?since={NOW - DAY}"), get(f"/?since={THEN - 2 * DAY}"), "two days, not one")
+_miss("day-alone-now", get(f"/?since={NOW - DAY}"), get(f"/?since={THEN}"), "from now")
+_miss(
+    "day-alone-minute", get(f"/?since={NOW - DAY}"), get(f"/?since={THEN - DAY + MINUTE}"), "less than a day"
+)
 _miss("past-minute", get(f"/?until={NOW}"), get(f"/?until={THEN - MINUTE}"), "a minute ago")
 _miss("ahead", get(f"/?until={NOW}"), get(f"/?until={THEN + MINUTE}"), "in a minute")
 _miss(

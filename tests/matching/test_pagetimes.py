@@ -63,6 +63,21 @@ def test_a_request_without_the_present_has_no_key() -> None:
     assert key(found, f"/?since={START}") is not None
 
 
+def test_the_same_time_of_an_earlier_day_shows_the_present() -> None:
+    found = rules("where: query, name: since")
+    day = 86_400_000
+    one = key(found, f"/?since={START - day + 123}")
+    assert one is not None
+    assert one == key(found, f"/?since={START - day + 5123}")
+    assert one not in (key(found, f"/?since={START - 2 * day + 123}"), key(found, f"/?since={START + 123}"))
+    picked = (START - day + 40_000, START - day - 1_000, START - day + 601_000, START + day + 123)
+    assert {key(found, f"/?since={each}") for each in picked} == {None}
+    alias = found.clock_alias(Request("GET", f"https://a.example/?since={START - day + 5123}"))
+    assert alias is not None
+    assert alias.now.is_present(START + 5000)
+    assert not alias.now.is_present(START + 60_000)
+
+
 def test_the_clock_is_written_and_read() -> None:
     found = rules("where: query, name: since")
     assert Rules.parse(found.dump()) == found

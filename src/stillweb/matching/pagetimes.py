@@ -5,9 +5,9 @@ between its times do not. A key of shape `clock` therefore holds, for each such 
 distance from one of them, the *anchor*. Size and direction of a range, and a time that does not move with the
 others, stay part of the key.
 
-The anchor must be the page's present: when recorded, within `RECORDED` of the start of the recording's page
-clock; when requested, within `AHEAD` of the page's clock as the environment last reported it
-(docs/decisions/0034-times-of-the-page.md). Pure.
+The anchor must be the page's present, or the same time of an earlier day: when recorded, within `RECORDED` of
+the start of the recording's page clock; when requested, within `AHEAD` of the page's clock as the environment
+last reported it (docs/decisions/0034-times-of-the-page.md). Pure.
 """
 
 from __future__ import annotations
@@ -60,6 +60,19 @@ class Instant:
     def is_within(self, start: int, length: timedelta) -> bool:
         """Return True if it may be a time of an interval that begins at `start`, in microseconds."""
         return start - self.step < self.at <= start + length // _MICROSECOND
+
+    def present(self, start: int) -> Instant | None:
+        """Return the page's present that a time shows, None if it shows none.
+
+        It is the time, or the same time of a later day: "since a day ago" names no other time. A whole
+        minute may have been picked in a calendar.
+        """
+        if self.step > _SECOND or self.is_within(start, RECORDED):
+            return self if self.step <= _SECOND else None
+        days = -((self.at - start - RECORDED // _MICROSECOND) // (_DAY * _SECOND)) - 1
+        later = replace(self, at=self.at + max(0, days) * _DAY * _SECOND)
+        is_picked = self.at % (60 * _SECOND) == 0
+        return None if is_picked or not later.is_within(start, RECORDED) else later
 
     def is_present(self, page_time: int) -> bool:
         """Return True if it may be the present of a page whose clock was last at `page_time`, in ms."""
@@ -136,12 +149,13 @@ def distances(
         inside: those inside of longer texts. Their distances are not rounded: a number there may be another.
 
     Returns:
-        None if no time is near the start, or none is exact to a second.
+        None if no time is near the start, or whole days before it, or none is exact to a second.
     """
-    near = [each for each in times.values() if each.step <= _SECOND and each.is_within(start, RECORDED)]
-    if not near:
+    shown = [(each, present) for each in times.values() if (present := each.present(start)) is not None]
+    if not shown:
         return None
-    anchor = min(near, key=lambda each: (each.step, -each.at))
+    # A time that is the present itself, if there is one; the most exact of these, and the latest.
+    _, anchor = min(shown, key=lambda each: (each[0] is not each[1], each[1].step, -each[1].at))
     return anchor, {
         place: f"{CLOCK} {each.notation} {_distance(each, anchor, rounded=place not in inside)}"
         for place, each in times.items()

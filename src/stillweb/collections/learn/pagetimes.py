@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from stillweb.matching.pagetimes import RECORDED, Instant, TimedText, microseconds
+from stillweb.matching.pagetimes import Instant, TimedText, microseconds
 from stillweb.matching.parts import Leaf, Parts, Where
 from stillweb.matching.rules import ANY_PATH, Rule, RuleOrigin, Rules, only_defaults
 from stillweb.matching.values import CLOCK, ValueKind, kind_of
@@ -110,7 +110,7 @@ def _moved(one: _Timed, other: _Timed, start: datetime, later: timedelta) -> lis
         return []
     begun = microseconds(start), microseconds(start + later)
     near = any(
-        all(each.is_within(at, RECORDED) for each, at in zip(pair[1:], begun, strict=True)) for pair in pairs
+        all(each.present(at) is not None for each, at in zip(pair[1:], begun, strict=True)) for pair in pairs
     )
     return list(dict.fromkeys(leaf for leaf, _, _ in pairs)) if near else []
 
