@@ -44,7 +44,7 @@ def test_the_viewer_shows_every_form():
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["smell"], "nothing called smell"),
+        (["smell"], "unknown form of observation: smell"),
         (["dom:with_visible"], "dom has no option with_visible"),
         (["html:viewport"], "html has no option viewport"),
         (["axtree:viewport,page"], "either the viewport or the whole page"),

@@ -382,7 +382,10 @@ class _Loop:
         def show(outcome: FormOutcome, left: int) -> None:
             self._say(f"forms: {outcome.name} {'refused' if outcome.refused else 'proved'}, {left} left")
 
-        report = await record_forms(self._collection, self._ca, self._scope, options, show)
+        def show_read(documents: int) -> None:
+            self._say(f"forms: {documents} documents read for {len(wanted.targets)} forms")
+
+        report = await record_forms(self._collection, self._ca, self._scope, options, show, show_read)
         self._report.forms = report.outcomes
         return sum(not each.refused for each in report.outcomes)
 
