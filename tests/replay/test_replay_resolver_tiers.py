@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -179,6 +180,13 @@ def test_a_refused_method_is_refused_whatever_the_body() -> None:
     match = ruled(asked("POST", PAGE_OF_FORM, b'{"user":"own text"}'), REFUSED)
     assert (match.tier, match.entry, match.stable) == (Tier.NORMALISED, 0, True)
     assert "not allowed" in match.reason
+
+
+def test_a_method_is_refused_over_each_version_of_http() -> None:
+    again = entry("POST", PAGE_OF_FORM, status=405, body=b'{"user":"b"}', order=1)
+    again = replace(again, head=memoryview(b"HTTP/1.1 405 Method Not Allowed\r\nserver: x\r\n"))
+    match = ruled(asked("POST", PAGE_OF_FORM, b'{"user":"own text"}'), REFUSED, again)
+    assert (match.tier, match.entry) == (Tier.NORMALISED, 0)
 
 
 @pytest.mark.parametrize(

@@ -325,7 +325,8 @@ def _not_allowed(request: Request, index: Index, policy: Policy) -> Match | None
     """Return the recorded refusal of the request's method; None without one.
 
     A 405 states that the URL does not support the method (RFC 9110 §15.5.6), so no other body is accepted and
-    nothing changes. All recordings of URL and method must agree.
+    nothing changes. All recordings of URL and method must agree. Their heads may differ: HTTP/2 has no reason
+    phrase, and its names are in lower case (RFC 9113 §8.2.1, §8.3.2).
     """
     if request.method not in MUTATIONS or request.method not in index.methods_of(request.url):
         return None
@@ -337,7 +338,7 @@ def _not_allowed(request: Request, index: Index, policy: Policy) -> Match | None
                 return None  # the usual case, after one entry: a URL may have thousands of recorded writes
             rows.append(row)
     candidates, _ = usable(request, rows, index, lambda name: not policy.rules.ignores(request, name))
-    if not candidates or not same_answer(candidates):
+    if len({(each.entry.mime, each.entry.body_sha256) for each in candidates}) != 1:
         return None
     note = f"{request.method} is not allowed here, whatever its body"
     return _matched(candidates[0], _Lookup(b"", Tier.NORMALISED, note), stable=True)
