@@ -1,4 +1,4 @@
-"""The other side of bench/env.py: browsergym-core, told what to do by lines of JSON.
+"""The other side of bench/env.py: browsergym-core, which takes its orders as lines of JSON.
 
 Runs in a virtual environment of its own (browsergym-core pins playwright==1.44) and imports nothing of
 stillweb. Reads commands from stdin, writes one answer each to stdout. What BrowserGym does not let choose
@@ -47,7 +47,7 @@ class Side:
         self.env.pw_context_kwargs = context
         began = time.perf_counter()
         self.seen, _ = self.env.reset(seed=1)
-        return self.told(time.perf_counter() - began)
+        return self.outcome(time.perf_counter() - began)
 
     def step(self, call: str, target: list[str], arguments: list[Any]) -> dict[str, Any]:
         assert self.env is not None
@@ -55,9 +55,9 @@ class Side:
         action = f"{call}({', '.join(map(repr, bid + arguments))})"
         began = time.perf_counter()
         self.seen = self.env.step(action)[0]
-        return self.told(time.perf_counter() - began) | {"action": action}
+        return self.outcome(time.perf_counter() - began) | {"action": action}
 
-    def told(self, seconds: float) -> dict[str, Any]:
+    def outcome(self, seconds: float) -> dict[str, Any]:
         began = time.perf_counter()
         text = flatten_axtree_to_str(self.seen["axtree_object"])
         return {

@@ -270,7 +270,7 @@ def main() -> None:
     parser.add_argument("--level", default="clock")
     parser.add_argument("--seed", default="chaos")
     options = parser.parse_args()
-    # A killed driver is told by asyncio and by the pool, a hundred times.
+    # A killed driver is reported by asyncio and by the pool, a hundred times.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     logging.getLogger("stillweb").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as aside:

@@ -53,24 +53,24 @@ class Browser:
 async def episode(url: str, browser: Any, agent: Any) -> dict[str, Any]:
     """Run one episode, as far as it goes."""
     steps: list[dict[str, Any]] = []
-    told: dict[str, Any] = {"steps": steps, "reward": None, "ended": "terminated", "missed": []}
+    outcome: dict[str, Any] = {"steps": steps, "reward": None, "ended": "terminated", "missed": []}
     async with Env(url, observe=KINDS, browser=browser) as env:
         try:
             observation, info = await env.reset(task=TASK)
             action: dict[str, Any] = {"action": "reset"}
             while True:
                 steps.append({"action": action["action"], **observation.digests})
-                told["missed"] += info["traffic"]["missed"]
+                outcome["missed"] += info["traffic"]["missed"]
                 if action["action"] == "terminate":
-                    return told
+                    return outcome
                 action = agent.act(observation.nodes)
-                observation, told["reward"], _, _, info = await env.step(action)
+                observation, outcome["reward"], _, _, info = await env.step(action)
         except StillwebError as error:
-            told["ended"] = f"{type(error).__name__}: {error}"
-            return told
+            outcome["ended"] = f"{type(error).__name__}: {error}"
+            return outcome
 
 
-def told(runs: list[dict[str, Any]]) -> dict[str, Any]:
+def summary_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what runs have in common."""
     rows = []
     for index in range(max(len(run["steps"]) for run in runs)):
@@ -101,8 +101,8 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
                 spki = (await client.info()).spki
             async with launch(spki=spki) as browser:
                 all_runs[backend] = [await episode(url, browser, agent()) for _ in range(args.runs)]
-        result[name] = {backend: told(runs) for backend, runs in all_runs.items()}
-        result[name]["both"] = told([run for runs in all_runs.values() for run in runs])
+        result[name] = {backend: summary_of(runs) for backend, runs in all_runs.items()}
+        result[name]["both"] = summary_of([run for runs in all_runs.values() for run in runs])
     return result
 
 

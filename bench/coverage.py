@@ -12,7 +12,7 @@ lies there already is taken up again: recordings by name, walks by name, seed an
 
 The agent is `stillweb.env.propose_trace`: it knows observations and its seed alone, and clicks, fills
 (one of five texts), chooses, scrolls, hovers, goes back and opens again what it has seen; from a page that is
-not held it turns back. The explorer is told the same texts, as who makes tasks tells what agents will type:
+not held it turns back. The explorer gets the same texts, as an author of tasks states what agents will type:
 DIR/values.yaml.
 
 Per site and recording: *asking* are the steps that sent a request; *left* those of them that led off the
@@ -87,12 +87,12 @@ class Counting:
     async def step(self, action: Any) -> Any:
         avoided = self._is_avoided(action)
         before = await self._last() if avoided else 0
-        told = await self._vector.step(self._number, action)
+        figures = await self._vector.step(self._number, action)
         if avoided:
             self.pressed.update(range(before + 1, await self._last() + 1))
-        self._count(action, told[0], told[4]["traffic"])
-        self._seen = told[0]
-        return told
+        self._count(action, figures[0], figures[4]["traffic"])
+        self._seen = figures[0]
+        return figures
 
     def _is_avoided(self, action: Any) -> bool:
         assert self._seen is not None
@@ -114,7 +114,7 @@ class Counting:
         gone = f"GET {wire_url(observation.url)}" in traffic["missed"]
         self.counts["dead"] += gone or not any(node.bid for node in observation.nodes)
 
-    async def told(self, name: str) -> dict[str, Any]:
+    async def figures(self, name: str) -> dict[str, Any]:
         """Return counts, and the misses as a file of misses has them."""
         lines: list[LedgerLine] = []
         if self.session:
@@ -156,10 +156,10 @@ async def walk(root: Path, name: str, url: str, seeds: list[int], steps: int) ->
             except (InfraError, TaskError) as error:
                 sys.stderr.write(f"{name} seed {seed}: {error}\n")
                 agent.counts["broken"] += 1
-            return await agent.told(name) | {"seconds": round(clock.perf() - began, 1)}
+            return await agent.figures(name) | {"seconds": round(clock.perf() - began, 1)}
 
-        told = await asyncio.gather(*(one(number, seed) for number, seed in enumerate(seeds)))
-    return dict(zip(seeds, told, strict=True))
+        figures = await asyncio.gather(*(one(number, seed) for number, seed in enumerate(seeds)))
+    return dict(zip(seeds, figures, strict=True))
 
 
 def walked_on(args: argparse.Namespace, name: str, url: str, seeds: list[int]) -> dict[str, Any]:
@@ -171,8 +171,8 @@ def walked_on(args: argparse.Namespace, name: str, url: str, seeds: list[int]) -
     files = {seed: args.root / f"{name}-{seed}-{args.steps}.json" for seed in seeds}
     todo = [seed for seed, stored in files.items() if not stored.exists()]
     for some in (todo[at : at + args.beside] for at in range(0, len(todo), args.beside)):
-        for seed, told in asyncio.run(walk(args.root, name, url, some, args.steps)).items():
-            files[seed].write_text(json.dumps(told, indent=1))
+        for seed, figures in asyncio.run(walk(args.root, name, url, some, args.steps)).items():
+            files[seed].write_text(json.dumps(figures, indent=1))
     for seed, stored in files.items():
         walked = json.loads(stored.read_text())
         counts.update(walked["counts"])
@@ -205,7 +205,9 @@ def prepare(args: argparse.Namespace, name: str, urls: list[str], part: str) -> 
         return json.loads(stored.read_text())
     collections = args.root / "collections"
     if part == "crawl":
-        told = stillweb(args.root, "record", "crawl", *urls, "-c", name, "--limit", str(args.limit), *REACH)
+        figures = stillweb(
+            args.root, "record", "crawl", *urls, "-c", name, "--limit", str(args.limit), *REACH
+        )
     else:
         source = made["crawl"] if part == "explore" else made["explore"]
         shutil.rmtree(collections / made[part], ignore_errors=True)
@@ -223,28 +225,30 @@ def prepare(args: argparse.Namespace, name: str, urls: list[str], part: str) -> 
         limits += ["--explore-links", str(args.links)] if args.links is not None else []
         limits += ["--explore-alike", str(args.alike)] if args.alike is not None else []
         limits += ["--explore-time", str(args.explore_time)] if args.explore_time else []
-        told = stillweb(args.root, "record", "explore", made[part], *limits, *REACH)
+        figures = stillweb(args.root, "record", "explore", made[part], *limits, *REACH)
     if part == "amend":
         walked = walked_on(args, made["explore"], urls[0], args.train)
         file = args.root / f"{name}-misses.jsonl"
         file.write_text("".join(walked.pop("misses")).replace(f'"{made["explore"]}"', f'"{made["amend"]}"'))
         seal(Collection.open(collections, made[part]))
         limits = ["--unsafe", "--links", str(args.amend_links), "--values", str(args.root / "values.yaml")]
-        told = stillweb(args.root, "record", "amend", made[part], "--misses", str(file), *limits, *REACH)
-        told = {
-            "opened": told.get("opened", 0),
+        figures = stillweb(args.root, "record", "amend", made[part], "--misses", str(file), *limits, *REACH)
+        figures = {
+            "opened": figures.get("opened", 0),
             "train": walked,
-            "real_seconds": told["real_seconds"],
-            "exit_status": told["exit_status"],
-            "outcomes": Counter(each["outcome"] for each in told.get("outcomes", ())),
+            "real_seconds": figures["real_seconds"],
+            "exit_status": figures["exit_status"],
+            "outcomes": Counter(each["outcome"] for each in figures.get("outcomes", ())),
         }
-    small = {key: value for key, value in told.items() if key not in ("pages", "outcomes") or part == "amend"}
+    small = {
+        key: value for key, value in figures.items() if key not in ("pages", "outcomes") or part == "amend"
+    }
     collection = Collection.open(collections, made[part])
     small["captures"] = sum(1 for _ in collection.captures())
     small["page_count"] = len(collection.page_list())
     before = {"explore": "crawl", "amend": "explore"}.get(part)
     whole = prepare(args, name, urls, before)["whole_seconds"] if before else 0
-    small["whole_seconds"] = round(whole + told["real_seconds"], 1)
+    small["whole_seconds"] = round(whole + figures["real_seconds"], 1)
     stored.write_text(json.dumps(small, indent=1))
     return small
 
@@ -254,10 +258,13 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         [args.shared / "sites" / "sites.py", "urls"], stdout=subprocess.PIPE, check=True
     ).stdout
     result: dict[str, Any] = {}
-    for name, told in json.loads(listed).items():
+    for name, figures in json.loads(listed).items():
         if args.only and name not in args.only:
             continue
-        urls = [*told["start"], *(url for url in told["pages"] if ".json" not in url and ".js" not in url)]
+        urls = [
+            *figures["start"],
+            *(url for url in figures["pages"] if ".json" not in url and ".js" not in url),
+        ]
         row = result[name] = {}
         for part in args.part:
             cost = prepare(args, name, urls, part)
@@ -277,8 +284,8 @@ def markdown(result: dict[str, Any]) -> str:
         "|---|---|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, row in result.items():
-        for part, told in row.items():
-            walked, cost = told["walked"], told["cost"]
+        for part, figures in row.items():
+            walked, cost = figures["walked"], figures["cost"]
             cells = [walked.get(key, 0) for key in ("steps", "asking", "left", "missed")]
             rates = [walked["miss_rate"], walked["miss_rate_all"], walked["dead_rate"]]
             reported_rates = [f"{100 * rate:.1f} %" if rate is not None else "-" for rate in rates]

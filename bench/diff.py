@@ -44,9 +44,9 @@ def stillweb(root: Path, *arguments: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "stillweb", *arguments, "--json"]
     began = clock.perf()
     ran = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
-    told: Any = json.loads(ran.stdout) if ran.stdout.strip() else {}
-    told = told if isinstance(told, dict) else {"answer": told}
-    return told | {"exit_status": ran.returncode, "real_seconds": round(clock.perf() - began, 1)}
+    outcome: Any = json.loads(ran.stdout) if ran.stdout.strip() else {}
+    outcome = outcome if isinstance(outcome, dict) else {"answer": outcome}
+    return outcome | {"exit_status": ran.returncode, "real_seconds": round(clock.perf() - began, 1)}
 
 
 def altered(collection: Collection, share: float) -> Collection:
@@ -81,19 +81,19 @@ def _with_change(exchange: Exchange) -> Exchange:
     return replace(exchange, response=replace(response, raw_body=changed, headers=fields))
 
 
-def summary(told: dict[str, Any]) -> dict[str, Any]:
+def summary(outcome: dict[str, Any]) -> dict[str, Any]:
     """Return what of a comparison is worth keeping."""
-    pages = told.get("pages", [])
-    seconds = told.get("seconds", 0.0)
+    pages = outcome.get("pages", [])
+    seconds = outcome.get("seconds", 0.0)
     return {
         "pages": len(pages),
         "identical": sum(page["identical"] for page in pages),
-        "findings": len(told.get("findings", [])),
-        "failing": len(told.get("failing", {})),
+        "findings": len(outcome.get("findings", [])),
+        "failing": len(outcome.get("failing", {})),
         "seconds": seconds,
-        "real_seconds": told["real_seconds"],
+        "real_seconds": outcome["real_seconds"],
         "pages_per_second": round(len(pages) / seconds, 2) if seconds else 0.0,
-        "exit_status": told["exit_status"],
+        "exit_status": outcome["exit_status"],
     }
 
 

@@ -12,7 +12,7 @@ round, and the order turns from round to round, so that a busy machine slows all
 
 What is computed is at least as much on our side. BrowserGym: `dom_object` (DOMSnapshot.captureSnapshot),
 `axtree_object`, `extra_element_properties` (box, visibility, clickable), `screenshot` (PNG, decoded),
-addresses and titles; then `flatten_axtree_to_str`, told apart and not counted. Ours: `axtree` (that same
+addresses and titles; then `flatten_axtree_to_str`, measured apart and not counted. Ours: `axtree` (that same
 text, and its nodes), `dom` (distilled, as text), `html`, `elements` (box, visibility, clickable),
 `screenshot` (PNG), a SHA-256 of each, tabs, the ledger's account of requests; and before that it waits until
 the page has settled, where BrowserGym waits for `domcontentloaded`. A reset is what a training loop pays
@@ -168,11 +168,11 @@ class BrowserGym:
 
     async def reset(self, name: str, url: str) -> dict[str, Any]:
         session = await self._client.open_session(name)
-        told = await self._ask({"do": "reset", "url": url, "proxy": session.proxy})
+        outcome = await self._ask({"do": "reset", "url": url, "proxy": session.proxy})
         if self._session:
             await self._client.close_session(self._session)
         self._session = session.id
-        return told
+        return outcome
 
     async def step(self, call: str, target: tuple[str, ...], *arguments: Any) -> dict[str, Any]:
         return await self._ask({"do": "step", "call": call, "target": target, "arguments": arguments})
@@ -184,8 +184,8 @@ class BrowserGym:
         line = await self._program.stdout.readline()
         if not line:
             raise SystemExit(f"BrowserGym ended at {command}")
-        told: dict[str, Any] = json.loads(line)
-        return told
+        outcome: dict[str, Any] = json.loads(line)
+        return outcome
 
 
 # --- ours ----------------------------------------------------------------------------------------------
@@ -288,20 +288,20 @@ async def play(player: BrowserGym | Ours, who: str, name: str) -> list[dict[str,
     """Play a script; return what each of its calls took."""
     url, calls = SCRIPTS[name]
     reset = {"who": who, "page": name, "kind": "reset", "call": "reset"}
-    told = [reset | await player.reset(name, url)]
+    outcome = [reset | await player.reset(name, url)]
     thinks = player.thinks if isinstance(player, Ours) else None
     for call in calls:
         await asyncio.sleep(thinks or 0)
         answer = await player.step(*call)
-        told.append({"who": who, "page": name, "kind": "step", "call": call[0]} | answer)
+        outcome.append({"who": who, "page": name, "kind": "step", "call": call[0]} | answer)
     if isinstance(player, Ours) and thinks is not None:  # the first reset was to have this one prepared
         await asyncio.sleep(thinks)
-        told[0] = reset | await player.reset(name, url)
-        told[0]["taken"] = await player.rest()
-    for each in told:
+        outcome[0] = reset | await player.reset(name, url)
+        outcome[0]["taken"] = await player.rest()
+    for each in outcome:
         if each["error"]:
             log(f"{who}: {name}: {each.get('action')}: {each['error']}")
-    return told
+    return outcome
 
 
 async def compare(url: str, args: argparse.Namespace, python: Path) -> list[dict[str, Any]]:
@@ -365,16 +365,16 @@ def ratios(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     result = {}
     for ours in (who for who in rows if who.startswith("stillweb")):
         for other in (who for who in rows if who.startswith("browsergym")):
-            told: dict[str, Any] = {}
+            outcome: dict[str, Any] = {}
             for kind in ("reset", "step"):
                 theirs, mine = rows[other][kind], rows[ours][kind]
-                told[kind] = round(theirs["median"] / mine["median"], 1)
-                told[f"{kind}_of_means"] = round(theirs["mean"] / mine["mean"], 1)
-                told[f"{kind}_by_page"] = {
+                outcome[kind] = round(theirs["median"] / mine["median"], 1)
+                outcome[f"{kind}_of_means"] = round(theirs["mean"] / mine["mean"], 1)
+                outcome[f"{kind}_by_page"] = {
                     page: round(theirs["by_page"][page] / mine["by_page"][page], 1)
                     for page in mine["by_page"]
                 }
-            result[f"{other} / {ours}"] = told
+            result[f"{other} / {ours}"] = outcome
     return result
 
 
@@ -385,17 +385,17 @@ def markdown(result: dict[str, Any]) -> str:
         failed = reset["failed"] + step["failed"]
         lines.append(f"| {who} | {reset['median']:.3f} | {step['median']:.3f} | {failed} |")
     lines += ["", "| times as fast | reset | step | by page: reset | step |", "|---|--:|--:|---|---|"]
-    for pair, told in result["ratios"].items():
+    for pair, outcome in result["ratios"].items():
         pages = [
-            " ".join(f"{page} {value}" for page, value in told[f"{kind}_by_page"].items())
+            " ".join(f"{page} {value}" for page, value in outcome[f"{kind}_by_page"].items())
             for kind in ("reset", "step")
         ]
-        lines.append(f"| {pair} | {told['reset']} | {told['step']} | {pages[0]} | {pages[1]} |")
+        lines.append(f"| {pair} | {outcome['reset']} | {outcome['step']} | {pages[0]} | {pages[1]} |")
     if result["sessions"]:
         lines += ["", "| sessions | ahead | steps/s | s per step, median | p95 |", "|--:|--:|--:|--:|--:|"]
         for row in result["sessions"]:
-            told = [row[name] for name in ("sessions", "ahead", "per_second", "median", "p95")]
-            lines.append(f"| {' | '.join(map(str, told))} |")
+            outcome = [row[name] for name in ("sessions", "ahead", "per_second", "median", "p95")]
+            lines.append(f"| {' | '.join(map(str, outcome))} |")
     lines += ["", f"3 s of timers: settled in {result['timers']['median']} s ({result['level']}, alone)."]
     return "\n".join(lines) + "\n"
 

@@ -28,7 +28,6 @@ from archives import start_pages
 
 from stillweb.browser import launch
 from stillweb.certs import CertAuthority
-from stillweb.cli.replay.shared import served
 from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
 from stillweb.diff.certify.certificate import Certificate
@@ -39,6 +38,7 @@ from stillweb.env.trajectories.propose import propose_trace
 from stillweb.env.trajectories.trace import Trace, run_trace
 from stillweb.errors import StillwebError
 from stillweb.replay import ReplayClient, ensure_sealed
+from stillweb.replay.pywb.backend import serve_by
 
 SITES = ("shop", "wiki", "docs", "data", "flows", "games", "admin")
 ARCHIVES = {
@@ -125,7 +125,7 @@ async def certified(
         observe=tuple(args.observe),
         folder=args.work / "kept" / kind / collection.name,
     )
-    async with served(collection, ca, "native") as url:
+    async with serve_by("native", collection, ca) as url:
         traces = await traces_of(collection, url, args)
     if not traces:
         log(f"{collection.name}: no good trace")
@@ -138,7 +138,7 @@ async def certified(
         if ended % 10 == 0 or run.failure:
             log(f"{kind} {collection.name}: {ended} of {total} {run.failure}")
 
-    async with served(collection, ca, kind) as url, ReplayClient(url) as client:
+    async with serve_by(kind, collection, ca) as url, ReplayClient(url) as client:
         certificate = await certify(client, collection.name, traces, options, on_run=on_run)
     certificate.write(path)
     log(f"{kind} {collection.name}: {certificate.summary()} ({certificate.seconds:.0f} s)")
@@ -191,7 +191,7 @@ def _walls(certificate: Certificate) -> dict[str, list[int]]:
 
 
 def markdown(rows: dict[str, list[dict[str, Any]]], args: argparse.Namespace) -> str:
-    told = {
+    answer = {
         "exact": f"level {args.level}, native replay",
         "plain": "plain Playwright: nothing pinned, waiting for quiet in real time",
         "pywb": f"level {args.level}, through the pywb sidecar",
@@ -212,7 +212,7 @@ def markdown(rows: dict[str, list[dict[str, Any]]], args: argparse.Namespace) ->
             "flagged steps",
             "what differs first",
         ]
-        lines += ["", f"## {told[kind]}", "", f"All runs pooled: {pooled}.", ""]
+        lines += ["", f"## {answer[kind]}", "", f"All runs pooled: {pooled}.", ""]
         lines += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
         for row in listed:
             streams = [str(row["streams"].get(form, "-")) for form in forms]
@@ -233,11 +233,11 @@ def markdown(rows: dict[str, list[dict[str, Any]]], args: argparse.Namespace) ->
 
 
 def _first(row: dict[str, Any]) -> str:
-    told = []
+    answer = []
     for each in row["differs"][:2]:
         where = each["looks_like"] or each["node"] or "; ".join(each["requests"]) or str(each["pixels"])
-        told.append(f"{each['trace']} step {each['step']}: {', '.join(each['forms'])}: {where[:90]}")
-    return "; ".join(told).replace("|", "\\|") or "nothing"
+        answer.append(f"{each['trace']} step {each['step']}: {', '.join(each['forms'])}: {where[:90]}")
+    return "; ".join(answer).replace("|", "\\|") or "nothing"
 
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:

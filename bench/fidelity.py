@@ -28,7 +28,6 @@ from archives import archives, start_pages
 
 from diff import RESOLVE, SITES_CA, stillweb
 from stillweb.certs import CertAuthority
-from stillweb.cli.replay.shared import served
 from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.seal import seal
@@ -36,6 +35,7 @@ from stillweb.diff.compare.run import DiffOptions, diff
 from stillweb.errors import ProgramNotFound, StillwebError
 from stillweb.model import Page
 from stillweb.replay import ReplayClient
+from stillweb.replay.pywb.backend import serve_by
 
 BACKENDS = ("native", "pywb")
 SHOWN = (
@@ -49,7 +49,7 @@ def site_collections(args: argparse.Namespace, root: Path) -> Iterator[Collectio
     listed = subprocess.run(
         [args.shared / "sites" / "sites.py", "urls"], stdout=subprocess.PIPE, check=True
     ).stdout
-    for site, told in json.loads(listed).items():
+    for site, answer in json.loads(listed).items():
         if args.only and args.only not in site:
             continue
         name = site.partition(".")[0]
@@ -60,7 +60,7 @@ def site_collections(args: argparse.Namespace, root: Path) -> Iterator[Collectio
                 shutil.copytree(source, root / name, ignore=skipped)
                 break
         else:
-            urls = [*told["start"], *told["pages"]]
+            urls = [*answer["start"], *answer["pages"]]
             record = ["record", "crawl", *urls, "-c", name, "--limit", str(args.pages)]
             stillweb(root.parent, *record, *RESOLVE, "--upstream-ca", str(SITES_CA))
         yield Collection.open(root, name)
@@ -91,7 +91,7 @@ def archive_collections(args: argparse.Namespace, root: Path) -> Iterator[Collec
 
 async def scores(collection: Collection, backend: str, ca: CertAuthority, pages: int) -> dict[str, Any]:
     """Return the mean of each score over the first pages, and how many findings there are of what kind."""
-    async with served(collection, ca, backend) as url, ReplayClient(url) as client:
+    async with serve_by(backend, collection, ca) as url, ReplayClient(url) as client:
         report = await diff(collection, client, DiffOptions(limit=pages, workers=1, fresh=True))
     means = {name: spread[1] for name in SHOWN if (spread := report.spread(name)) is not None}
     kinds: dict[str, int] = {}

@@ -2,7 +2,7 @@
 
 Real archives (the small ones of `shared/archives`) and sealed packs are changed in some bytes, cut, or
 spliced. An archive must be read, imported, sealed, or refused by a `StillwebError`; a record that is read
-must be found again at the place it says, unless a defect is told of that place. An entry of a changed pack is
+must be found again at its stated place, unless a defect is reported for it. An entry of a changed pack is
 the one that was sealed, or `MalformedPack`.
 
 Not compared are a pack's words about URLs (`explain`, `methods_of`, `urls_like`): their search reads what is
@@ -141,11 +141,11 @@ def _archive(draw: random.Random, archive: Path, work: Path) -> str:
 
 
 def _pack(draw: random.Random, root: Path, work: Path) -> str:
-    """Change a file of a pack, or of the bodies that it shares; compare all that is still told."""
+    """Change a file of a pack, or of the bodies that it shares; compare all that is still answered."""
     copied = work / "root"
     shutil.copytree(root, copied, symlinks=True)
     with Pack.open(Collection.open(root, "c").pack) as pack:
-        sound = told(pack)
+        sound = answers_of(pack)
         length = len(pack)
     stored = Collection.open(copied, "c")
     files = [
@@ -158,7 +158,7 @@ def _pack(draw: random.Random, root: Path, work: Path) -> str:
         with Pack.open(stored.pack) as pack:
             if len(pack) != length:
                 return f"{path.name}: holds {len(pack)} of {length} entries"
-            for question, answer in told(pack).items():
+            for question, answer in answers_of(pack).items():
                 if answer is not MalformedPack and answer != sound[question]:
                     return f"{path.name}: {question} is {answer!r:.300}, not {sound[question]!r:.300}"
             with suppress(MalformedPack):
@@ -168,7 +168,7 @@ def _pack(draw: random.Random, root: Path, work: Path) -> str:
     return ""
 
 
-def told(pack: Pack) -> dict[tuple[str, Any], Any]:
+def answers_of(pack: Pack) -> dict[tuple[str, Any], Any]:
     """Return what a pack says to each question, `MalformedPack` where it refuses."""
     answers: dict[tuple[str, Any], Any] = {}
 

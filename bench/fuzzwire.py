@@ -7,7 +7,7 @@ holds, for each stream:
 
 - the events are the same wherever it is cut, and so is what gathers for a tunnel;
 - they are those that were sent, or begin with those of the model: no request is invented out of a body;
-- after `BadRequest`, a farewell or CONNECT nothing more is told;
+- after `BadRequest`, a farewell or CONNECT nothing more is reported;
 - no event is larger than the limits allow;
 - it takes no longer than `SLOW` seconds of processor time.
 """
@@ -341,7 +341,7 @@ def _reported(events: list[Event]) -> list[Event | int]:
 
 
 def _ends(wire: HttpConnection, events: list[Event]) -> str:
-    """Hold that nothing is told behind an end."""
+    """Assert that nothing is reported after an end."""
     for event in events[:-1]:
         if isinstance(event, BadRequest | ConnectReceived) or (
             isinstance(event, RequestReceived) and not event.keep_alive
@@ -366,11 +366,11 @@ def _within(events: list[Event], limits: RequestLimits) -> str:
 
 
 def as_modelled(events: list[Event], data: bytes) -> str:
-    told = [event for event in events if isinstance(event, RequestReceived | ConnectReceived)]
+    answer = [event for event in events if isinstance(event, RequestReceived | ConnectReceived)]
     for number, (method, target, headers, body) in enumerate(modelled(data)):
-        if number >= len(told):
+        if number >= len(answer):
             break  # refused or too large; how far it is read is not the model's to say
-        event = told[number]
+        event = answer[number]
         if isinstance(event, ConnectReceived):
             seen = ("CONNECT", event.authority, event.headers, b"")
         else:

@@ -47,8 +47,8 @@ async def cpu_ms(page: Page) -> float:
     """Return the CPU time that the page's renderer and this program have taken."""
     probe = await PageProbe.of(page)
     await probe.send("Performance.enable")
-    told = (await probe.send("Performance.getMetrics"))["metrics"]
-    return 1000 * (next(each["value"] for each in told if each["name"] == "ProcessTime") + process_time())
+    answer = (await probe.send("Performance.getMetrics"))["metrics"]
+    return 1000 * (next(each["value"] for each in answer if each["name"] == "ProcessTime") + process_time())
 
 
 async def measure_form(page: Page, form: str, runs: int) -> dict[str, Any]:
@@ -94,7 +94,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
     collection = Collection.open(args.collection.parent, args.collection.name)
     seal(collection)
     ca = CertAuthority.load(args.certs)
-    told: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "load": os.getloadavg()[0],
         "cpus": os.cpu_count(),
         "level": args.level,
@@ -106,19 +106,19 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         ReplayClient(server.url) as client,
         visited(browser, client, collection.name, level=args.level) as visit,
     ):
-        told["browser"] = browser.version
+        answer["browser"] = browser.version
         page = await visit.context.new_page()
         await page.goto(PAGE, wait_until="commit")
         await settle(page, visit.activity)
         nodes = await page.evaluate("document.getElementsByTagName('*').length")
-        told["pages"]["typing.html"] = {"elements": nodes, **await measure_page(page, FORMS, args.runs)}
+        answer["pages"]["typing.html"] = {"elements": nodes, **await measure_page(page, FORMS, args.runs)}
         for count in args.buttons:
             buttons = "n => { document.body.innerHTML = '<button>b</button>'.repeat(n); }"
             await page.evaluate(buttons, count)
             await settle(page, visit.activity)
             forms = ("axtree", "axtree:viewport", "compact", "compact:viewport", "som")
-            told["pages"][f"{count} buttons"] = await measure_page(page, forms, min(args.runs, 5))
-    return told
+            answer["pages"][f"{count} buttons"] = await measure_page(page, forms, min(args.runs, 5))
+    return answer
 
 
 def main() -> None:

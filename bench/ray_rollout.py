@@ -98,14 +98,16 @@ async def compare(
             for way in list(ways)[:: 1 if turn % 2 == 0 else -1]:
                 spent[way] += await timed(ways[way]())
                 print(way, dict(spent[way]), file=sys.stderr)
-    told = {
+    answer = {
         way: {name: round(count, 2) for name, count in counts.items()}
         | {"steps_per_second": round(counts["steps"] / counts["seconds"], 3)}
         for way, counts in spent.items()
     }
-    base = told["vector"]["steps_per_second"]
-    ratios = {way: round(each["steps_per_second"] / base, 2) for way, each in told.items() if way != "vector"}
-    return {"started_in": round(started, 1), "ways": told, "ratio_to_vector": ratios}
+    base = answer["vector"]["steps_per_second"]
+    ratios = {
+        way: round(each["steps_per_second"] / base, 2) for way, each in answer.items() if way != "vector"
+    }
+    return {"started_in": round(started, 1), "ways": answer, "ratio_to_vector": ratios}
 
 
 def main() -> None:
@@ -144,9 +146,9 @@ def main() -> None:
     try:
         with program(options.collection, root=work / "collections", certs=work / "certs", quiet=True) as (
             _,
-            told,
+            answer,
         ):
-            result = asyncio.run(compare(told["control"], remote, options, tasks))
+            result = asyncio.run(compare(answer["control"], remote, options, tasks))
     finally:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)

@@ -114,7 +114,7 @@ class Meter:
         """Note that a page is through."""
         self._marks.append((time.perf_counter(), seconds_by_role()))
 
-    def told(self) -> dict[str, float]:
+    def summary(self) -> dict[str, float]:
         """Return what a page costs; the first is left out, since modules are still read for it."""
         (begun, before), (ended, after), pages = self._marks[0], self._marks[-1], len(self._marks) - 1
         used = {role: 1000 * (after[role] - before[role]) / pages for role in after}
@@ -126,7 +126,7 @@ class Meter:
 
 
 def seconds_by_role() -> Counter[str]:
-    """Return the processor time of this program and all below it; ended renderers are told by the zygote."""
+    """Return the processor time of this program and all below it; the zygote reports ended renderers."""
     used: Counter[str] = Counter()
     for pid, role in roles(os.getpid()).items():
         try:
@@ -221,7 +221,7 @@ def one(side: str, jobs: int, wanted: frozenset[Behavior], urls: list[str]) -> d
         else:
             visits = plain(urls, jobs, BehaviorOptions(wanted), Path(folder), meter, look=side == "portrait")
             asyncio.run(visits)
-    return meter.told()
+    return meter.summary()
 
 
 def compare(urls: list[str], jobs: int, behaviors: str, rounds: int) -> dict[str, object]:
@@ -230,8 +230,8 @@ def compare(urls: list[str], jobs: int, behaviors: str, rounds: int) -> dict[str
         for side in SIDES:
             command = [sys.executable, __file__, "--side", side, "--jobs", str(jobs)]
             command += ["--behaviors", behaviors, *urls]
-            told = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=900)
-            runs[side].append(json.loads(told.stdout))
+            answer = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=900)
+            runs[side].append(json.loads(answer.stdout))
     result: dict[str, object] = {
         side: {name: round(statistics.median(run[name] for run in runs[side]), 1) for name in runs[side][0]}
         for side in SIDES

@@ -58,9 +58,9 @@ def run(folder: Path, name: str, *more: str) -> float:
         command(folder, name, *more), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     began = wait_for_file(folder, name, program)
-    _, told = program.communicate(timeout=600)
+    _, answer = program.communicate(timeout=600)
     if program.returncode:
-        raise SystemExit(f"{name}: {told}")
+        raise SystemExit(f"{name}: {answer}")
     return time.monotonic() - began
 
 
@@ -95,11 +95,11 @@ def valid(folder: Path, name: str) -> tuple[int, str]:
     files = sorted((folder / name / "archive").glob("*.warc.gz"))
     if not files:
         return 0, ""
-    told = subprocess.run(
+    answer = subprocess.run(
         [sys.executable, "-c", WARCIO, "check", *map(str, files)], capture_output=True, text=True, timeout=300
     )
-    wrong = [line for line in (told.stdout + told.stderr).splitlines() if line.strip()]
-    return len(files), "" if told.returncode == 0 and not wrong else " | ".join(wrong[-3:])
+    wrong = [line for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
+    return len(files), "" if answer.returncode == 0 and not wrong else " | ".join(wrong[-3:])
 
 
 def urlkeys(folder: Path, name: str) -> set[str]:

@@ -38,13 +38,13 @@ def sites(shared: Path) -> dict[str, Any]:
     return found
 
 
-def recorded(args: argparse.Namespace, name: str, told: dict[str, Any]) -> dict[str, Any]:
+def recorded(args: argparse.Namespace, name: str, outcome: dict[str, Any]) -> dict[str, Any]:
     """Record a site unless it is there, and return what the crawl says of it."""
     said = args.root / "record" / f"{name}.json"
     if (args.root / "collections" / name).exists():
         stored: dict[str, Any] = json.loads(said.read_text()) if said.exists() else {}
         return stored | {"kept": True}
-    urls = [*told["start"], *told["pages"]]
+    urls = [*outcome["start"], *outcome["pages"]]
     options = ["-c", name, "--limit", str(args.pages), "--jobs", str(args.jobs)]
     options += ["--twice"] if args.twice else []
     crawl = stillweb(args.root, "record", "crawl", *urls, *options, *RESOLVE, "--upstream-ca", str(SITES_CA))
@@ -69,9 +69,9 @@ def compared(args: argparse.Namespace, name: str, backend: str) -> dict[str, Any
     options = ["--backend", backend, "--fresh", "--jobs", str(args.jobs), "--work", str(work)]
     if backend == "pywb" and args.pywb_pages:
         options += ["--limit", str(args.pywb_pages)]
-    told = stillweb(args.root, "diff", name, *options)
-    pages = told.get("pages", [])
-    failing = told.get("failing", {})
+    outcome = stillweb(args.root, "diff", name, *options)
+    pages = outcome.get("pages", [])
+    failing = outcome.get("failing", {})
     tiers: dict[str, int] = {}
     for page in pages:
         for tier, count in page["counts"]["tiers"].items():
@@ -95,15 +95,15 @@ def compared(args: argparse.Namespace, name: str, backend: str) -> dict[str, Any
         "tiers": tiers,
         "unexplained": sum(page["scores"].get("misses", 0.0) for page in pages),
         "status_agrees": sum(p["status"]["recorded"] == p["status"]["replayed"] for p in pages),
-        "seconds": told.get("seconds", 0.0),
-        "exit_status": told["exit_status"],
+        "seconds": outcome.get("seconds", 0.0),
+        "exit_status": outcome["exit_status"],
     }
 
 
 def checked(args: argparse.Namespace, name: str) -> list[str]:
     """Return the defects that `collections check` finds."""
-    told = stillweb(args.root, "collections", "check", name)
-    defects = told.get("answer", [])
+    outcome = stillweb(args.root, "collections", "check", name)
+    defects = outcome.get("answer", [])
     return [f"{each['severity']} {each['code']}" for each in defects]
 
 
@@ -165,8 +165,8 @@ def main() -> None:
     result: dict[str, Any] = {}
     listed = sites(args.shared)
     for name in args.only or listed:
-        told = listed[name]
-        record = recorded(args, name, told)
+        outcome = listed[name]
+        record = recorded(args, name, outcome)
         result[name] = {
             "record": record,
             "check": checked(args, name),

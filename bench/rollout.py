@@ -138,15 +138,15 @@ async def compare(url: str, options: argparse.Namespace, tasks: list[Task]) -> l
 
 
 def row(think: float, sessions: int, counted: dict[str, Counter[str]]) -> dict[str, Any]:
-    told: dict[str, Any] = {"think_ms": think, "sessions": sessions}
+    answer: dict[str, Any] = {"think_ms": think, "sessions": sessions}
     for way, counts in counted.items():
-        told[way] = {name: round(count, 2) for name, count in counts.items()} | {
+        answer[way] = {name: round(count, 2) for name, count in counts.items()} | {
             "steps_per_second": round(counts["steps"] / counts["seconds"], 3),
             "episodes_per_minute": round(60 * counts["episodes"] / counts["seconds"], 2),
         }
     for figure in ("steps_per_second", "episodes_per_minute"):
-        told[f"{figure}_ratio"] = round(told["free"][figure] / told["lockstep"][figure], 2)
-    return told
+        answer[f"{figure}_ratio"] = round(answer["free"][figure] / answer["lockstep"][figure], 2)
+    return answer
 
 
 # --- BrowserGym ----------------------------------------------------------------------------------------
@@ -203,9 +203,9 @@ async def against_browsergym(url: str, options: argparse.Namespace) -> list[dict
                 for who in list(players)[:: 1 if turn % 2 == 0 else -1]:
                     spent[who].update(await play_all(players[who], who, 2))
         rates = {who: each["steps"] / each["seconds"] for who, each in spent.items()}
-        told = {who: round(rate, 3) for who, rate in rates.items()}
+        answer = {who: round(rate, 3) for who, rate in rates.items()}
         ratio = round(rates["stillweb"] / rates["browsergym zero"], 2)
-        rows.append({"at_once": count, "page": PAGE, "steps_per_second": told, "ratio": ratio})
+        rows.append({"at_once": count, "page": PAGE, "steps_per_second": answer, "ratio": ratio})
         print(json.dumps(rows[-1]), file=sys.stderr)
     return rows
 
@@ -300,8 +300,8 @@ def main() -> None:
             "browsergym": await against_browsergym(url, options) if options.browsergym else [],
         }
 
-    with program(*sorted(names), root=root, certs=options.work / "certs", quiet=True) as (_, told):
-        result = asyncio.run(run(told["control"]))
+    with program(*sorted(names), root=root, certs=options.work / "certs", quiet=True) as (_, answer):
+        result = asyncio.run(run(answer["control"]))
     text = json.dumps(result, indent=2)
     (options.work / "rollout.json").write_text(text + "\n")
     if result["rows"]:

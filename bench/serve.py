@@ -68,7 +68,7 @@ async def leased(client: httpx.AsyncClient, page: tuple[str, str], **more: Any) 
 
 
 async def steps(client: httpx.AsyncClient, lease: str, until: asyncio.Event) -> int:
-    """Step until told otherwise; return how often."""
+    """Step until it is stopped; return how often."""
     count = 0
     while not until.is_set():
         dy = 300 if count % 2 == 0 else -300
@@ -144,7 +144,7 @@ async def watched(url: str, options: argparse.Namespace) -> dict[str, Any]:
         await page.click(".cell:nth-child(5)")
         await page.wait_for_selector("#detail:not([hidden])")
         click = time.monotonic() - clicked
-        told = await page.evaluate("() => ({ tasks, gap, frames })")
+        outcome = await page.evaluate("() => ({ tasks, gap, frames })")
         seconds = time.monotonic() - began
         if options.pictures:
             options.pictures.mkdir(parents=True, exist_ok=True)
@@ -156,10 +156,10 @@ async def watched(url: str, options: argparse.Namespace) -> dict[str, Any]:
         await browser.close()
     return {
         "seconds": round(seconds, 1),
-        "frames_a_second": round(told["frames"] / seconds, 1),
-        "long_tasks": len(told["tasks"]),
-        "longest_task_ms": max(told["tasks"], default=0),
-        "greatest_gap_between_frames_ms": round(told["gap"]),
+        "frames_a_second": round(outcome["frames"] / seconds, 1),
+        "long_tasks": len(outcome["tasks"]),
+        "longest_task_ms": max(outcome["tasks"], default=0),
+        "greatest_gap_between_frames_ms": round(outcome["gap"]),
         "click_to_detail_ms": round(1000 * click),
     }
 

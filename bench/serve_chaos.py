@@ -5,7 +5,7 @@
 
 The site and its tasks are those of `bench/chaos.py`: what each is worth is known beforehand. The rollout
 server, the replay (two workers) and the clients are programs of their own. A client plays its share of the
-tasks, so many at once, by HTTP alone; what it was told of an episode it writes into its file at once. SIGKILL
+tasks, so many at once, by HTTP alone; it writes each result into its file immediately. SIGKILL
 meets a drawn victim each time that so many more episodes have ended. A client that was killed is started
 again and plays what its file does not have; how long the server kept its sessions is measured (leases have
 a TTL of 5 s).
@@ -60,8 +60,8 @@ async def ask(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dic
     while True:
         answer = await client.post(path, json=body)
         if answer.is_success:
-            told: dict[str, Any] = answer.json()
-            return told
+            figures: dict[str, Any] = answer.json()
+            return figures
         error = answer.json()["error"]
         if error["kind"] in _OURS:
             raise Broke(f"{error['kind']}: {error['message']}")
@@ -82,8 +82,8 @@ async def episode(client: httpx.AsyncClient, task: Task, owner: str) -> float | 
                 raise RuntimeError(f"{task.id}: no {element} in {seen['axtree']}")
             action = {**action, "bid": bid[1]}
         body = {"action": action, "request_id": str(number)}
-        told = await ask(client, f"/v1/leases/{lease['lease']}/step", body)
-        seen, reward = told["observation"], told["reward"]
+        figures = await ask(client, f"/v1/leases/{lease['lease']}/step", body)
+        seen, reward = figures["observation"], figures["reward"]
     await client.delete(f"/v1/leases/{lease['lease']}")
     return reward
 
@@ -244,22 +244,26 @@ async def disturbed(clients: Clients, options: argparse.Namespace) -> dict[str, 
 
 def judged(clients: Clients, options: argparse.Namespace) -> dict[str, Any]:
     known = {task.id: task for task in tasks(options.episodes)}
-    told = clients.results()
-    counts = Counter(each["task"] for each in told)
+    figures = clients.results()
+    counts = Counter(each["task"] for each in figures)
     return {
-        "episodes": len(told),
-        "outcomes": Counter(each["outcome"] for each in told),
-        "rewards": Counter(str(each["reward"]) for each in told),
-        "attempts": Counter(1 + len(each["errors"]) for each in told),
+        "episodes": len(figures),
+        "outcomes": Counter(each["outcome"] for each in figures),
+        "rewards": Counter(str(each["reward"]) for each in figures),
+        "attempts": Counter(1 + len(each["errors"]) for each in figures),
         "scored_wrongly": [
-            each for each in told if each["outcome"] == "ok" and each["reward"] != worth(known[each["task"]])
+            each
+            for each in figures
+            if each["outcome"] == "ok" and each["reward"] != worth(known[each["task"]])
         ],
         "played_twice": [task for task, count in counts.items() if count > 1],
         "missing": sorted(set(known) - set(counts)),
         "neither_ok_nor_infra": clients.other,
         "errors": dict(
             Counter(
-                re.sub(r"[0-9a-f-]{36}|\d+", "...", error)[:90] for each in told for error in each["errors"]
+                re.sub(r"[0-9a-f-]{36}|\d+", "...", error)[:90]
+                for each in figures
+                for error in each["errors"]
             )
         ),
     }

@@ -145,7 +145,7 @@ async def play(env: Env, task: Task, policy: Policy | None, seed: int | None = N
             observation, reward, terminated, truncated, info = await env.step(action)
             digests.append(dict(observation.digests))
             misses = info["traffic"]["misses"]
-            flags += [str(told)] if (told := info["determinism"]["flags"]) else []
+            flags += [str(answer)] if (answer := info["determinism"]["flags"]) else []
             unsettled += bool(info["settle"]) and not info["settle"]["settled"]
             if info["action"]["status"] != "ok" and not trouble:
                 trouble = f"{info['action']['status']}: {info['action']['error']}"
@@ -259,13 +259,13 @@ async def run(arguments: argparse.Namespace, jobs: list[Job], folder: Path) -> d
         shown = bar.add_task("tasks", total=len(jobs))
         log = stack.enter_context(arguments.rows.open("w")) if arguments.rows else None
 
-        def told(row: Row) -> None:
+        def show(row: Row) -> None:
             bar.advance(shown)
             if log:
                 log.write(json.dumps(row.to_dict()) + "\n")
                 log.flush()
 
-        rows = await solve_all(jobs, envs, runs=2 if arguments.twice else 1, on_row=told)
+        rows = await solve_all(jobs, envs, runs=2 if arguments.twice else 1, on_row=show)
     return summary(arguments, rows, clock.perf() - started)
 
 

@@ -9,7 +9,7 @@ defaults, what `learn` makes of the two recordings alone, and both. With both, e
 with each of its fields changed (`tests/replay/mutations.py`): none may hit.
 
 *archives*: a page of each of `../shared/archives`, without rules of its own, and with those guessed within
-the archive, where replay is told to guess and where it is not.
+the archive, with and without guesses of replay.
 
 Prints JSON, and Markdown tables on stderr. `--keep` keeps the recordings, and takes them up again.
 """
@@ -103,7 +103,7 @@ def set_rules(collection: Collection, text: str) -> None:
         path.write_text(text)
 
 
-def told(learned: LearnResult) -> dict[str, Any]:
+def summary_of(learned: LearnResult) -> dict[str, Any]:
     """Return what was learned, without the rejected places' long list."""
     return asdict(learned) | {"rejected": [asdict(each) for each in learned.rejected[:20]]}
 
@@ -119,12 +119,12 @@ async def measure_site(browser: Browser, ca: CertAuthority, root: Path, site: st
     set_rules(one, NONE)
     alone = learn(one, two)
     write_rules(one, merge(read_rules(one), alone))
-    row["learning alone"] = told(alone)
+    row["learning alone"] = summary_of(alone)
     row["learned alone"] = await visit(browser, ca, one, pages)
     set_rules(one, "")
     learned = learn(one, two)
     write_rules(one, merge(read_rules(one), learned))
-    row["learning"] = told(learned)
+    row["learning"] = summary_of(learned)
     row["learned"] = await visit(browser, ca, one, pages)
     row["changed"] = asdict(wrong_hits(one))
     return row
@@ -140,7 +140,7 @@ async def measure_archive(browser: Browser, ca: CertAuthority, root: Path, file:
     row["defaults"] = await visit(browser, ca, collection, pages)
     learned = learn_within(collection)
     write_rules(collection, merge(read_rules(collection), learned))
-    row["learning"] = told(learned)
+    row["learning"] = summary_of(learned)
     row["guessed, strict"] = await visit(browser, ca, collection, pages)
     row["guessed"] = await visit(browser, ca, collection, pages, guessed=True)
     row["changed"] = asdict(wrong_hits(collection))

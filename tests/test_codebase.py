@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from importlib import import_module
+from pathlib import Path
 
 import api
 import prose
@@ -31,3 +33,14 @@ def test_a_package_exports_what_it_documents(package):
 
 def test_the_documented_api_is_current():
     assert api.TARGET.read_text("utf-8") == api.page(), "run: make docs"
+
+
+def test_benchmarks_import_what_exists():
+    files = sorted((Path(__file__).parents[1] / "bench").glob("*.py"))
+    nodes = [(file.name, node) for file in files for node in ast.walk(ast.parse(file.read_text("utf-8")))]
+    ours = [(file, node) for file, node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    for file, node in ours:
+        if node.module.partition(".")[0] == "stillweb":
+            module = import_module(node.module)
+            missing = [each.name for each in node.names if not hasattr(module, each.name)]
+            assert not missing, f"{file}: {node.module} has no {missing}"
