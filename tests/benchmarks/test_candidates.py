@@ -20,13 +20,14 @@ from stillweb.benchmarks.reading import (
     filter_rows,
     impossible,
     open_pages,
+    report_pages,
     report_sections,
     report_values,
 )
 from stillweb.benchmarks.site import SiteMap, SiteWrite, read_site
 from stillweb.env import Evidence
 
-ALL = (report_values, open_pages, compare_items, compare_rows, chain_prices, impossible)
+ALL = (report_values, report_pages, open_pages, compare_items, compare_rows, chain_prices, impossible)
 FORMS = (send_forms, press_buttons, search_words)
 
 
@@ -565,3 +566,45 @@ def test_a_page_is_reached_under_any_of_its_urls():
     assert plan
     assert plan.expected[0] == "https://a.test/guide?v=2"
     assert candidate.evaluation.score(Evidence(url="https://a.test/guide?v=2")).reward == 1.0
+
+
+def _listing(query: str, links: str) -> SitePage:
+    url = f"https://a.test/list{query}"
+    return read_page(url, f"<body><h1>List</h1><p>Ordered by {query}</p>{links}</body>")
+
+
+def test_start_pages_are_different_pages_under_their_shortest_urls():
+    links = "".join(f'<a href="/{n}">Page {n}</a>' for n in range(6))
+    pages = [_listing(query, links) for query in ("?sort=name", "", "?sort=age")]
+    urls = [f"https://a.test/{n}" for n in range(6)]
+    pages += [read_page(url, f"<body><h1>Page {url[-1]}</h1>{links[:80]}</body>") for url in urls]
+    site = SiteMap({each.url: each for each in pages})
+    plans = TaskPlanner(site, dict.fromkeys(site.pages, "train"), "a", 7, 3)
+    starts = plans.starts["train"]
+    assert starts[0] == "https://a.test/list"
+    assert len({site.views(url) for url in starts}) == 3
+
+
+def test_a_link_of_every_page_makes_one_question():
+    menu = '<a href="/team">Team</a>'
+    team = "<body><h1>Team</h1><h2>Founders</h2><h2>Helpers</h2></body>"
+    pages = [read_page(f"https://a.test/{n}", f"<body><h1>Page {n}</h1>{menu}</body>") for n in "abc"]
+    site = SiteMap({each.url: each for each in [*pages, read_page("https://a.test/team", team)]})
+    assert len({each.slots for each in chain_links(SiteFacts(site, 7))}) == 1
+
+
+def test_a_table_is_named_with_its_page():
+    sizes = {"Plan.pdf": 4, "Bill.pdf": 7}
+    rows = "".join(f"<tr><td>{name}</td><td>{size} kB</td></tr>" for name, size in sizes.items())
+    table = f"<table><tr><th>File</th><th>Size</th></tr>{rows}</table>"
+    page = read_page("https://a.test/", f"<body><h1>Project</h1><h3>Documents</h3>{table}</body>")
+    for candidate in report_values(SiteFacts(SiteMap({page.url: page}), 7)):
+        assert candidate.goal.startswith("In the table “Documents” on the page “Project”, "), candidate.goal
+
+
+def test_the_page_of_a_heading_that_gives_it_away_is_no_question():
+    headings = "<h2>Oak for experts</h2><h2>Care and cleaning</h2>"
+    page = read_page("https://a.test/", f"<title>Oak - shop</title><body><h1>Oak</h1>{headings}</body>")
+    (candidate,) = report_pages(SiteFacts(SiteMap({page.url: page}), 7))
+    assert "“Care and cleaning”" in candidate.goal
+    assert [reward(candidate, each) for each in ("Oak", "oak - shop", "Oak tree")] == [1.0, 1.0, 0.0]

@@ -26,13 +26,16 @@ from stillweb.benchmarks.candidates import TaskCandidate
 from stillweb.benchmarks.make import (
     MadeTask,
     MadeTasks,
+    _candidates,
     _drop_surplus,
     _is_impossible_due,
     _prove_all,
     write_audit_report,
 )
-from stillweb.benchmarks.plan import TaskPlan
+from stillweb.benchmarks.pages import SitePage, read_page
+from stillweb.benchmarks.plan import TaskPlan, TaskPlanner
 from stillweb.benchmarks.proof import ProofResult
+from stillweb.benchmarks.site import SiteMap
 from stillweb.cli.tasks import tasks as command
 from stillweb.env import Task, load_tasks, native_tasks
 from stillweb.env.tasks.evaluators import AnswerEvaluator, ScriptEvaluator, UrlEvaluator
@@ -207,6 +210,29 @@ def test_impossible_tasks_are_dropped_where_too_many_others_were():
 def test_impossible_tasks_are_made_alone_if_no_other_family_is_requested():
     made = MadeTasks("shop", "", MakeOptions(families=("impossible",)))
     assert _is_impossible_due(made, Counter(impossible=50))
+
+
+def test_a_page_has_few_tasks_of_a_template_until_all_pages_together_do_not_suffice():
+    def page(name: str, query: str) -> SitePage:
+        sizes = {f"{name} {letter}": ord(letter) for letter in "cdefgh"}
+        rows = "".join(f"<tr><td>{part}</td><td>{size} mm</td></tr>" for part, size in sizes.items())
+        table = f"<h2>Parts</h2><table><tr><th>Part</th><th>Size</th></tr>{rows}</table>"
+        return read_page(f"{HOME}{name}{query}", f"<body><h1>{name}</h1>{query}{table}</body>")
+
+    pages = [page(name, query) for name in ("Shed", "Barn") for query in ("", "?by=size")]
+    site = SiteMap({each.url: each for each in pages})
+    options = MakeOptions(families=("report",))
+    planner = TaskPlanner(site, dict.fromkeys(site.pages, "train"), "shop", 0, 4)
+    plans = _candidates(site, planner, MadeTasks("shop", "", options), options)
+    names = [plan.task.start_url[len(HOME) :][:4] for plan in plans]
+    assert Counter(names[:8]) == {"Shed": 4, "Barn": 4}
+    assert Counter(names[8:]) == {"Shed": 2, "Barn": 2}
+
+
+@pytest.mark.parametrize(("n", "starts"), [(5, 2), (100, 2), (150, 3), (900, 4)])
+def test_start_pages_grow_with_the_number_of_tasks(n, starts):
+    assert MakeOptions(n=n).start_pages == starts
+    assert MakeOptions(n=n, starts=7).start_pages == 7
 
 
 class FailingProver:

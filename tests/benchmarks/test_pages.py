@@ -372,6 +372,15 @@ def test_views_of_a_page_are_in_one_part():
     assert {parts[url] for url in pages} == {"test"}
 
 
+def test_views_of_a_page_are_one_page_of_the_test_part():
+    links = "".join(f'<a href="/{n}">Page {n}</a>' for n in range(10))
+    pages = views(*(f"?q={n}" for n in range(40)), links=links)
+    urls = [f"https://site.test/{n}" for n in range(10)]
+    others = {url: read(f"<h1>Page {url[-1]}</h1>{links}", url) for url in urls}
+    parts = split_pages(SiteMap(others | pages, starts=(urls[0],)), 3, 0.3)
+    assert sum(parts[url] == "test" for url in urls) >= 2
+
+
 def test_a_site_on_which_every_page_links_to_every_other_has_two_parts():
     links = "".join(f'<a href="/{n}">Page {n}</a>' for n in range(20))
     urls = [f"https://site.test/{n}" for n in range(20)]

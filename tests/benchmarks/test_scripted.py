@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import shop_site
 
 from stillweb.benchmarks import MakeOptions, make_tasks
 from stillweb.benchmarks.oracle import run_oracle
-from stillweb.benchmarks.scripted import game_oracle, with_rendered
+from stillweb.benchmarks.scripted import game_oracle, game_plans, game_tasks, next_game, with_rendered
 from stillweb.benchmarks.site import read_site
 from stillweb.browser.observe.axtree import AxNode
 from stillweb.env import EnvOptions
@@ -54,6 +55,29 @@ def test_sending_alone_solves_a_problem_only_if_the_goal_quotes_the_button():
 
 def test_a_part_of_a_word_names_no_control():
     assert game_oracle("Click on the banana.", nodes(("button", "an"))) == ()
+
+
+class GameEnv:
+    """A page that sets a problem for each seed."""
+
+    def __init__(self) -> None:
+        self.seeds = []
+
+    async def reset(self, *, task):
+        self.seeds.append(task.seed)
+        observation = SimpleNamespace(nodes=nodes(("textbox", ""), ("button", "Submit")))
+        return observation, {"goal": f'Enter "text {task.seed}" and press Submit.'}
+
+
+async def test_a_page_has_its_next_problem_after_a_proved_one():
+    env, tasks = GameEnv(), game_tasks("games", ["https://g.test/miniwob/enter-text.html"])
+    found = [plan async for plan in game_plans([env], tasks, 7, 0.5)]
+    while found[-1] and (following := await next_game(found[-1], env)):
+        found.append(following)
+    assert env.seeds == [each.task.seed for each in found] == [7000, 7001, 7002, 7003]
+    assert len({each.task.goal for each in found}) == 4
+    assert len({each.task.origin.split for each in found}) == 1
+    assert {each.candidate.template for each in found} == {"game/enter-text"}
 
 
 def _draws(html: str) -> str:

@@ -31,7 +31,7 @@ from stillweb.benchmarks.forms import (
 from stillweb.benchmarks.plan import TaskPlan, TaskPlanner
 from stillweb.benchmarks.proof import ProofOptions, ProofResult, TaskProver
 from stillweb.benchmarks.reading import FAMILIES
-from stillweb.benchmarks.scripted import game_plans, game_tasks, with_rendered
+from stillweb.benchmarks.scripted import game_plans, game_tasks, next_game, with_rendered
 from stillweb.benchmarks.site import SiteMap, read_site, split_pages
 from stillweb.browser.profile import LEVEL
 from stillweb.collections.layout import Collection
@@ -52,7 +52,11 @@ _GENERATORS: dict[str, tuple[Callable[[SiteFacts], Iterator[TaskCandidate]], ...
 ALL_FAMILIES = (
     *("report", "open", "compare", "sort", "filter", "form", "change", "chain", "impossible", "game"),
 )
-_PER_PAGE = 4  # tasks of a template on one page
+_MOST_STARTS = (
+    4  # of each part; the random walks from a start page cost as much as the oracles of a dozen tasks
+)
+_PER_START = 50  # tasks, train and test
+_PER_PAGE = (4, 20)  # tasks of a template on one page, and if all pages together do not suffice
 _MOST_STEPS = 60
 _IMPOSSIBLE = 0.2  # share of the made tasks, at most: an agent that always answers "N/A" solves them all
 _MOST_FAILURES = 5  # candidates without a proof since browser or proxy failed; more are no accident
@@ -82,13 +86,20 @@ class MakeOptions:
             format="{:.0%}".format,
         ),
     ] = 0.3
-    starts: Annotated[int, Option("Start pages of each part.", min=1)] = 4
+    starts: Annotated[
+        int | None, Option("Start pages of each part.", min=1, default="2 to 4, one for each 50 tasks")
+    ] = None
     runs: Annotated[int, Option("Runs of each oracle.", min=2)] = 3
     walks: Annotated[int, Option("Random walks from each start page.", min=0)] = 20
     walk_steps: Annotated[int, Option("Steps of each random walk.", min=1)] = 8
     jobs: Annotated[int, Option("Episodes to play at a time.", min=1)] = 4
     level: Annotated[str, LEVEL] = "exact"
     pictures: bool = False
+
+    @property
+    def start_pages(self) -> int:
+        """Start pages of each part."""
+        return self.starts or min(_MOST_STARTS, max(2, self.n // _PER_START))
 
     def __post_init__(self) -> None:
         """Raise UsageError for a family that does not exist."""
@@ -155,6 +166,7 @@ class MadeTasks:
                     "test": splits["test"],
                     "lengths": [min(lengths), max(lengths)] if lengths else [],
                     "dropped": {p: n for (f, p), n in sorted(self.dropped.items()) if f == family},
+                    "examples": {p: text for (f, p), text in sorted(self.details.items()) if f == family},
                 }
             )
         return rows
@@ -205,7 +217,7 @@ async def make_tasks(
         prepare("reading pages that scripts draw")
         site = await with_rendered(envs, collection.name, site, {task.start_url for task in judging})
         parts = split_pages(site, options.seed, options.test_share)
-        planner = TaskPlanner(site, parts, collection.name, options.seed, options.starts)
+        planner = TaskPlanner(site, parts, collection.name, options.seed, options.start_pages)
         made.pages, made.starts = len(site.pages), dict(planner.starts)
         prepare("")
 
@@ -258,15 +270,19 @@ async def _prove_all(
     # Few at a time, so that the first ones end early; two for each episode, as those that share one wait.
     slots = asyncio.Semaphore(2 * options.jobs)
 
-    async def prove(plan: TaskPlan) -> ProofResult:
+    async def prove(plan: TaskPlan) -> tuple[ProofResult, TaskPlan | None]:
+        """Return the proof of a task, and the next problem of a page that sets its own."""
         async with slots:
             try:
-                return await prover.prove(plan)
+                proof = await prover.prove(plan)
+                if plan.task.setup and not proof.failed:
+                    return proof, await prover.in_env(partial(next_game, plan))
+                return proof, None
             except InfraError as error:
                 made.failures += 1
                 if made.failures > _MOST_FAILURES:
                     raise
-                return ProofResult("browser: it failed at each attempt", str(error))
+                return ProofResult("browser: it failed at each attempt", str(error)), None
 
     again: list[TaskPlan] = []
     while len(made.made) < options.n:
@@ -278,11 +294,12 @@ async def _prove_all(
         async with asyncio.TaskGroup() as group:
             proving = [group.create_task(prove(plan)) for plan in wave]
             for plan, proved in zip(wave, proving, strict=True):
-                proof = await proved
+                proof, following = await proved
                 if (other := planner.after(plan, proof.failed, proof.hidden)) is not None:
                     again.append(other)
                 else:
                     _note(made, plan, proof)
+                    again += filter(None, [following])
                 on_progress(made)
 
 
@@ -317,24 +334,25 @@ def _candidates(
     `impossible` waits while it has its share, unless it is the only family.
     """
     facts = SiteFacts(site, options.seed)
-    running = [(family, make(facts)) for family in options.families for make in _GENERATORS[family]]
     planned: Counter[str] = Counter()
     seen: set[Any] = set()
     lost: dict[Any, str] = {}
-    crowded: Counter[tuple[str, str]] = Counter()
-    went_on = True
-    while went_on:
-        went_on = False
-        for family, generator in list(running):
-            if family == "impossible" and not _is_impossible_due(made, planned):
-                continue
-            went_on = True
-            plan = _first_planned(generator, planner, seen, lost, crowded)
-            if plan is None:
-                running.remove((family, generator))
-            else:
-                planned[family] += 1
-                yield plan
+    crowded: Counter[tuple[frozenset[str], str]] = Counter()
+    for most in _PER_PAGE:
+        running = [(family, make(facts)) for family in options.families for make in _GENERATORS[family]]
+        went_on = True
+        while went_on:
+            went_on = False
+            for family, generator in list(running):
+                if family == "impossible" and not _is_impossible_due(made, planned):
+                    continue
+                went_on = True
+                plan = _first_planned(generator, planner, seen, lost, crowded, most)
+                if plan is None:
+                    running.remove((family, generator))
+                else:
+                    planned[family] += 1
+                    yield plan
     for key, family in lost.items():
         if key not in seen:
             made.tried[family] += 1
@@ -370,13 +388,14 @@ def _first_planned(
     planner: TaskPlanner,
     seen: set[Any],
     lost: dict[Any, str],
-    crowded: Counter[tuple[str, str]],
+    crowded: Counter[tuple[frozenset[str], str]],
+    most: int,
 ) -> TaskPlan | None:
     """Return the next plan of a generator; an instance without a way may have one from another page."""
     for candidate in generator:
         instance = (candidate.family, candidate.slots)
-        place = (candidate.visits[-1], candidate.template)
-        if instance in seen or candidate.goal in seen or crowded[place] >= _PER_PAGE:
+        place = (planner.views(candidate.visits[-1]), candidate.template)
+        if instance in seen or candidate.goal in seen or crowded[place] >= most:
             continue
         plan = planner.plan(candidate, "candidate")
         if plan is None:

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -252,6 +253,7 @@ def _attribute(node: Any, name: str) -> str:
     return node.attributes.get(name) or ""
 
 
+@lru_cache(maxsize=1024)  # several parts of a page read the same links
 def _joined(base: str, reference: str) -> str:
     try:
         joined = urljoin(base, reference.strip())

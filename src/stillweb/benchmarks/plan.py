@@ -77,23 +77,33 @@ class TaskPlanner:
 
     def _start_pages(self, part: str, most: int) -> tuple[str, ...]:
         """Return pages from which most pages of a part are a few clicks away, greedily."""
-        reach: defaultdict[str, set[str]] = defaultdict(set)
-        within = self._within[part]
+        reach: defaultdict[str, set[frozenset[str]]] = defaultdict(set)
+        within, views = self._within[part], self._site.views
+        named = {min(views(url), key=lambda view: (len(view), view)) for url in within}
         for target in within:
             for start, way in self._site.ways_to(target, within, _LONGEST).items():
-                if way:
-                    reach[start].add(target)
+                if way and start in named:
+                    reach[start].add(views(target))
         short = {url: pages for url, pages in reach.items() if len(self._site.pages[url].text) <= _SHORT}
         reach = defaultdict(set, short or reach)
         chosen = [url for url in self._site.starts if url in within][:1]
-        left = set(within).difference(*(reach[url] for url in chosen))
-        while len(chosen) < most and reach:
-            best = max(sorted(reach), key=lambda url: (len(reach[url] & left), len(reach[url])))
+        left = set(map(views, within)).difference(*(reach[url] for url in chosen))
+        while len(chosen) < most:
+            rest = [url for url in sorted(reach) if not views(url).intersection(chosen)]
+            if not rest:
+                break
+            best = max(rest, key=lambda url: (len(reach[url] & left), len(reach[url])))
             chosen.append(best)
-            left -= reach.pop(best)
+            left -= reach[best]
         # Further tasks begin on the page that they are about: no page leads to it.
-        alone = sorted(left, key=lambda url: (-len(self._site.pages[url].links), url))
-        return tuple(dict.fromkeys(chosen + [url for url in self._site.starts if url in left] + alone))[:most]
+        alone = [url for url in named if views(url) in left]
+        alone.sort(key=lambda url: (-len(self._site.pages[url].links), url))
+        starts = [url for url in self._site.starts if url in within and views(url) in left]
+        return tuple(dict.fromkeys(chosen + starts + alone))[:most]
+
+    def views(self, url: str) -> frozenset[str]:
+        """Return the URLs of the views of a page."""
+        return self._site.views(url)
 
     def plan(
         self, candidate: TaskCandidate, task_id: str, without: frozenset[str] = frozenset()

@@ -166,13 +166,13 @@ class TaskProver:
         for neighbour in plan.neighbours:
             await self._zero(plan, neighbour, "neighbours")
         proofs["neighbours"] = len(plan.neighbours)
+        if task.setup:
+            await self._check_own_walks(task)
         for number in range(1, options.runs):
             last = await self._play(task, plan.oracle, number)
             if last.run.steps != first.run.steps or self._score(plan, last) != self._score(plan, first):
                 raise _Dropped("repeated: observations differ", _difference(first.run, last.run))
         proofs["runs"] = options.runs
-        if task.setup:
-            await self._check_own_walks(task)
         proofs |= {"walks": options.walks, "walk_steps": options.walk_steps}
         return tuple(last.run.pictures), plan.oracle
 
@@ -190,7 +190,7 @@ class TaskProver:
         async with self._lock(key):
             play = self._plays.get(key)
             if play is None:
-                play = await self._in_env(lambda env: self._played(env, task, oracle, number))
+                play = await self.in_env(lambda env: self._played(env, task, oracle, number))
                 self._plays[key] = play
             self._plays.move_to_end(key)
             if len(self._plays) > _PLAYS:
@@ -217,8 +217,12 @@ class TaskProver:
             return _Play(replace(run, texts=[]), tuple(found[-1:]))
         return _Play(run, tuple(found))
 
-    async def _in_env(self, play: Callable[[Env], Awaitable[T]], observe: str = _WHOLE) -> T:
-        """Return the result of an episode in a free environment; play it again if browser or proxy fail."""
+    async def in_env(self, play: Callable[[Env], Awaitable[T]], observe: str = _WHOLE) -> T:
+        """Return the result of an episode in a free environment; play it again if browser or proxy fail.
+
+        Raises:
+            InfraError: if they fail repeatedly.
+        """
         env = await self._free.get()
         env.set_observation(observe)
         try:
@@ -323,7 +327,7 @@ class TaskProver:
                 start = Task("walk", "", url, task.collection, max_steps=self._options.walk_steps + 1)
                 async with asyncio.TaskGroup() as group:
                     walks = [
-                        group.create_task(self._in_env(partial(self._walk, start, number), _VISIBLE))
+                        group.create_task(self.in_env(partial(self._walk, start, number), _VISIBLE))
                         for number in range(self._options.walks)
                     ]
                 self._walks[url] = [evidence for walk in walks for evidence in walk.result()]
@@ -349,7 +353,7 @@ class TaskProver:
     async def _check_own_walks(self, task: Task) -> None:
         """Walk in episodes of a task whose page draws its own problem."""
         for number in range(self._options.walks):
-            reward, reasons = await self._in_env(partial(self._walk_task, task, number), _VISIBLE)
+            reward, reasons = await self.in_env(partial(self._walk_task, task, number), _VISIBLE)
             if reward > 0:
                 raise _Dropped("walks: reward", reasons)
 

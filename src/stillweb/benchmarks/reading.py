@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
@@ -93,7 +93,9 @@ def _goal_of(page: SitePage, fact: SiteFact, number: int) -> tuple[str, str]:
 
 def _place_of(page: SitePage, table: str) -> str:
     """Return where a table is: one without a caption has the name of its page."""
-    return f"On the page “{table}”" if table == page.subject else f"In the table “{table}”"
+    if table == page.subject:
+        return f"On the page “{table}”"
+    return f"In the table “{table}”" + (f" on the page “{page.subject}”" if is_name(page.subject) else "")
 
 
 def page_column(page: SitePage, fact: SiteFact) -> str:
@@ -179,6 +181,34 @@ def open_pages(facts: SiteFacts) -> Iterator[TaskCandidate]:
             yield TaskCandidate(
                 "open", template, slots, goal, evaluation, (page.url,), shows=(shown,), wrong=(NOT_FOUND,)
             )
+
+
+def report_pages(facts: SiteFacts) -> Iterator[TaskCandidate]:
+    """Yield questions for the page that has a heading: one of each page, then the next of each."""
+    pages = [page for page in facts.pages if is_title(page.subject) and facts.is_only(page)]
+    names = sorted({page.subject for page in pages})
+    yield from in_turn(*(_page_of(facts, page, names) for page in facts.shuffled(pages, "pages")))
+
+
+def _page_of(facts: SiteFacts, page: SitePage, names: Sequence[str]) -> Iterator[TaskCandidate]:
+    titles = tuple(dict.fromkeys((page.subject, page.title)))
+    others = [each for each in facts.shuffled(names, page.url) if fold(each) not in map(fold, titles)]
+    for level, text in facts.shuffled(page.headings, "page", page.url):
+        if not 1 < level < 5 or facts.headings[fold(text)] != 1 or not is_heading(text):
+            continue
+        if set(map(fold, page.subject.split())) & set(map(fold, text.split())):
+            continue  # the heading gives the page away
+        yield TaskCandidate(
+            "report",
+            "report/page",
+            (text,),
+            f"Which page has the heading “{text}”? Answer with the title of the page.",
+            AnswerEvaluator(regex=f"(?i)(?:{'|'.join(map(re.escape, titles))})"),
+            (page.url,),
+            answer=page.subject,
+            wrong=(*others[:WRONG_ANSWERS], text, NOT_FOUND),
+            shows=(text, page.subject),
+        )
 
 
 # --- compare and sort ------------------------------------------------------------------------------
@@ -458,7 +488,7 @@ def chain_links(facts: SiteFacts) -> Iterator[TaskCandidate]:
             yield TaskCandidate(
                 "chain",
                 "chain/link",
-                (page.subject, link.name),
+                (link.name, sections[0]),  # once, although a menu has the link on every page
                 f"On the page “{page.subject}”, follow the link “{link.name}”. "
                 "Which section comes first on the page that opens? Answer with its heading.",
                 AnswerEvaluator(exact=sections[0]),
@@ -545,7 +575,7 @@ def _number(text: str) -> Decimal | None:
 
 
 FAMILIES: Mapping[str, tuple[Callable[[SiteFacts], Iterator[TaskCandidate]], ...]] = {
-    "report": (report_values, report_sections),
+    "report": (report_values, report_sections, report_pages),
     "open": (open_pages,),
     "compare": (compare_items, compare_rows),
     "sort": (sort_tables,),

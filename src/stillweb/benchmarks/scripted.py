@@ -167,7 +167,7 @@ def game_tasks(collection: str, urls: Iterable[str]) -> list[Task]:
 async def game_plans(
     envs: Sequence[Env], tasks: Sequence[Task], seed: int, test_share: float
 ) -> AsyncIterator[TaskPlan]:
-    """Yield plans of the tasks of `game_tasks`, page after page and then seed after seed.
+    """Yield a plan of the first problem of each task of `game_tasks`.
 
     Args:
         envs: environments of the collection, one for each page that is opened at the same time.
@@ -178,25 +178,34 @@ async def game_plans(
     parts = clock.seeded("games", seed)
     tasks = clock.seeded("games", seed, "order").sample(tasks, len(tasks))
     split = {task.start_url: "test" if parts.random() < test_share else "train" for task in tasks}
-    silent: set[str] = set()
-    for number in range(_SEEDS):
-        todo = [
-            replace(task, seed=1000 * (seed % 1000) + number, evaluation=_JUDGE)
-            for task in tasks
-            if task.start_url not in silent
-        ]
-        for first in range(0, len(todo), len(envs)):
-            some = todo[first : first + len(envs)]
-            async with asyncio.TaskGroup() as group:
-                planning = [
-                    group.create_task(_planned(env, task, split[task.start_url]))
-                    for env, task in zip(envs, some, strict=False)
-                ]
-            for task, planned in zip(some, planning, strict=True):
-                if (plan := planned.result()) is None:
-                    silent.add(task.start_url)
-                else:
-                    yield plan
+    todo = [replace(task, seed=1000 * (seed % 1000), evaluation=_JUDGE) for task in tasks]
+    for first in range(0, len(todo), len(envs)):
+        some = todo[first : first + len(envs)]
+        async with asyncio.TaskGroup() as group:
+            planning = [
+                group.create_task(_planned(env, task, split[task.start_url]))
+                for env, task in zip(envs, some, strict=False)
+            ]
+        for planned in planning:
+            if (plan := planned.result()) is not None:
+                yield plan
+
+
+async def next_game(plan: TaskPlan, env: Env) -> TaskPlan | None:
+    """Return a plan of the next problem of a page whose last one was proved; None if that has its share.
+
+    Pages whose problems an oracle does not solve, or random walks do, have no further ones.
+
+    Raises:
+        InfraError: if browser or proxy fail.
+    """
+    task = plan.task
+    assert task.origin is not None
+    number = (task.seed or 0) + 1
+    if number % 1000 >= _SEEDS:
+        return None
+    (drawn,) = game_tasks(task.collection, [task.start_url])
+    return await _planned(env, replace(drawn, seed=number, evaluation=_JUDGE), task.origin.split)
 
 
 async def _planned(env: Env, task: Task, part: str) -> TaskPlan | None:

@@ -97,6 +97,25 @@ class SiteMap:
         """Return the URLs under which a page was recorded: those of pages with the same text."""
         return self._urls_of_content[self.pages[url].content]
 
+    def views(self, url: str) -> frozenset[str]:
+        """Return the URLs of the views of a page, such as a table in several orders.
+
+        Views have the same text, or the same path and subject.
+        """
+        return self._views[url]
+
+    @cached_property
+    def _views(self) -> Mapping[str, frozenset[str]]:
+        views = {url: frozenset((url,)) for url in self.pages}
+        alike: defaultdict[object, list[str]] = defaultdict(list)
+        for url, page in self.pages.items():
+            alike[page.content].append(url)
+            alike[url.partition("?")[0], page.subject].append(url)
+        for urls in alike.values():
+            merged = frozenset().union(*(views[url] for url in urls))
+            views.update(dict.fromkeys(merged, merged))
+        return views
+
     @cached_property
     def _urls_of_content(self) -> Mapping[str, tuple[str, ...]]:
         found: defaultdict[str, list[str]] = defaultdict(list)
@@ -327,35 +346,22 @@ def split_pages(site: SiteMap, seed: int, share: float) -> dict[str, str]:
     pages of the recording and the pages that most pages link to are in the training part. Views of one page,
     such as a table in different orders, are in the same part.
     """
-    groups = _groups(site)
-    linked: Counter[str] = Counter()
-    for url in site.pages:
-        linked.update({step.target for step in site.edges[url]})
-    navigation = [url for url, count in linked.most_common() if count > _NAVIGATION * len(site.pages)]
-    most = int(_NAVIGATION * len(site.pages))  # of sites on which every page links to every other
-    fixed = {url for start in (*site.starts, *navigation[:most]) for url in groups[start]}
-    test: set[str] = set()
+    linked: Counter[str] = Counter()  # number of pages that link to each
+    for views in set(map(site.views, site.pages)):
+        linked.update({step.target for url in views for step in site.edges[url]})
+    count = len(set(map(site.views, site.pages)))
+    navigation = [url for url, links in linked.most_common() if links > _NAVIGATION * count]
+    most = int(_NAVIGATION * count)  # of sites on which every page links to every other
+    fixed = {url for start in (*site.starts, *navigation[:most]) for url in site.views(start)}
+    test: set[frozenset[str]] = set()
     hubs = [url for url in site.pages if len(site.edges[url]) >= _HUB and url not in fixed]
     for hub in clock.seeded("split", seed).sample(sorted(hubs), len(hubs)):
         todo, seen = deque([hub]), {hub}
-        while todo and len(test) < share * len(site.pages):
+        while todo and len(test) < share * count:
             page = todo.popleft()
-            test.update(groups[page])
+            test.add(site.views(page))
             for step in site.edges[page]:
                 if step.target not in seen and step.target not in fixed:
                     seen.add(step.target)
                     todo.append(step.target)
-    return {url: "test" if url in test else "train" for url in site.pages}
-
-
-def _groups(site: SiteMap) -> dict[str, frozenset[str]]:
-    """Return for each page those with the same text, and those with the same path and subject."""
-    groups = {url: frozenset((url,)) for url in site.pages}
-    alike: defaultdict[object, list[str]] = defaultdict(list)
-    for url, page in site.pages.items():
-        alike[page.content].append(url)
-        alike[url.partition("?")[0], page.subject].append(url)
-    for urls in alike.values():
-        merged = frozenset().union(*(groups[url] for url in urls))
-        groups.update(dict.fromkeys(merged, merged))
-    return groups
+    return {url: "test" if site.views(url) in test else "train" for url in site.pages}
