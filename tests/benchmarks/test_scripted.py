@@ -53,6 +53,15 @@ def test_sending_alone_solves_a_problem_only_if_the_goal_quotes_the_button():
     assert [act["name"] for act in game_oracle('Click on the "Go" button.', page)] == ["Go"]
 
 
+def test_an_option_is_selected_in_its_list():
+    options = nodes(("MenuListOption", "Fiji"), ("MenuListOption", "Fin"))
+    of_list = [replace(node, depth=1) for node in options]
+    page = [*nodes(("combobox", "")), *of_list, *nodes(("button", "Submit"))]
+    acts = game_oracle("Select Fiji from the list and click Submit.", page)
+    assert acts[0] == {"action": "select", "role": "combobox", "name": "", "value": "Fiji"}
+    assert [act["name"] for act in acts] == ["", "Submit"]
+
+
 def test_a_part_of_a_word_names_no_control():
     assert game_oracle("Click on the banana.", nodes(("button", "an"))) == ()
 

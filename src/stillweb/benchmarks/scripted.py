@@ -41,7 +41,9 @@ _JUDGE = SiteEvaluator(
 )
 _QUOTED = re.compile(r"[\"“]([^\"”]+)[\"”]")
 _FIELDS = ("textbox", "searchbox", "spinbutton")
-_CLICKED = ("button", "link", "checkbox", "radio", "tab", "menuitem", "option")
+_CLICKED = ("button", "link", "checkbox", "radio", "tab", "menuitem")
+_OPTIONS = ("option", "MenuListOption")
+_LISTS = ("combobox", "listbox")
 _SENDS = re.compile(r"submit|log ?in|search|ok|send|go|book|next", re.IGNORECASE)
 _SEEDS = 4  # problems of a page
 _MOST = 12  # acts of an oracle
@@ -115,7 +117,8 @@ def _replaced(site: SiteMap, rendered: Mapping[str, tuple[str, SitePage] | None]
 
 def game_oracle(goal: str, nodes: Sequence[AxNode]) -> tuple[Act, ...]:
     """Return acts that do what a goal names on a page; () if it names no text and no control to use first."""
-    named = [node for node in nodes if node.bid and node.role in _CLICKED and node.name]
+    lists = _owners(nodes)
+    named = [node for node in nodes if node.name and (node in lists or (node.bid and node.role in _CLICKED))]
     names = {fold(node.name) for node in named}
     fields = [node for node in nodes if node.bid and node.role in _FIELDS]
     quoted = _QUOTED.findall(goal)
@@ -127,12 +130,28 @@ def game_oracle(goal: str, nodes: Sequence[AxNode]) -> tuple[Act, ...]:
     chosen = [node for node in named if _position(goal, node.name) >= 0]
     chosen = [node for node in chosen if not _sends(node) or node.name in quoted]
     chosen.sort(key=lambda node: _position(goal, node.name))
-    acts += [_act(node, nodes, "click") for node in chosen]
+    for node in chosen:
+        owner = lists.get(node)
+        acts.append(_act(owner, nodes, "select", value=node.name) if owner else _act(node, nodes, "click"))
     if not acts:
         return ()
     if not any(map(_sends, chosen)):
         acts += [_act(node, nodes, "click") for node in named if _sends(node)][:1]
     return tuple(acts) if len(acts) <= _MOST else ()
+
+
+def _owners(nodes: Sequence[AxNode]) -> dict[AxNode, AxNode]:
+    """Return the list of each option: a click on an option of a closed list is not possible."""
+    found: dict[AxNode, AxNode] = {}
+    owner: AxNode | None = None
+    for node in nodes:
+        if owner and node.depth <= owner.depth:
+            owner = None
+        if node.bid and node.role in _LISTS:
+            owner = node
+        elif owner and node.role in _OPTIONS:
+            found[node] = owner
+    return found
 
 
 def _sends(node: AxNode) -> bool:
