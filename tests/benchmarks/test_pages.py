@@ -352,6 +352,12 @@ def test_a_control_within_the_element_that_it_names_opens_no_menu():
     assert [link.opener for link in page.links] == [None]
 
 
+def test_a_link_that_skips_navigation_opens_no_menu():
+    body = '<div id="body"><h1>Lamps</h1><ul><li><a href="/oak">Oak</a></ul></div>'
+    page = read(f'<a href="#body">Skip</a>{body}')
+    assert [link.opener for link in page.links] == [None]
+
+
 def test_a_link_has_its_title_as_another_name():
     page = read('<a href="/a" title="Show  source [v]">Show source</a><a href="/b" title="Old">old</a>')
     assert [link.title for link in page.links] == ["Show source [v]", ""]

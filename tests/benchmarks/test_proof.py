@@ -11,6 +11,7 @@ from stillweb.benchmarks.candidates import TaskCandidate
 from stillweb.benchmarks.oracle import action_of
 from stillweb.benchmarks.plan import TaskPlan
 from stillweb.benchmarks.proof import ProofOptions, TaskProver
+from stillweb.benchmarks.site import SiteStep
 from stillweb.browser.observe.axtree import AxNode
 from stillweb.env import Task
 from stillweb.env.tasks.evaluators import AnswerEvaluator, SiteEvaluator, UrlEvaluator
@@ -190,6 +191,23 @@ async def test_an_oracle_opens_a_menu_only_if_it_must(env):
     assert proof.failed == ""
     assert proof.oracle == ((CLICK,) if shown else (menu, CLICK)) + ({"action": "terminate"},)
     assert env.episodes == [["click"] * (1 if shown else 2) + ["terminate"]] * 3
+
+
+class StuckEnv(CollapsedEnv):
+    """The menu's button is not drawn."""
+
+    async def step(self, action):
+        found = await super().step(action)
+        self.collapsed = True
+        return *found[:4], {**found[4], "action": {"status": "error", "error": "[b0] is not drawn"}}
+
+
+async def test_a_link_in_a_menu_that_cannot_be_opened_is_hidden():
+    link = SiteStep(HOME, "Lamps", 0, LAMPS)
+    menu = {"action": "click", "role": "button", "name": "Menu"}
+    task = plan(UrlEvaluator(exact=LAMPS), oracle=({**CLICK, "via": menu},))
+    proof = await prover(StuckEnv()).prove(replace(task, clicks=(link,)))
+    assert (proof.failed, proof.hidden) == ("oracle: control", link)
 
 
 @pytest.mark.parametrize(

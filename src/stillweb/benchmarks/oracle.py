@@ -208,7 +208,8 @@ class _OraclePlay:
                 run.kind, run.trouble = "truncated", f"truncated after {info['step']} steps"
                 return
             if info["action"]["status"] not in ("ok", "not_recorded"):
-                run.kind, run.trouble = "action", info["action"]["error"]
+                # A menu that cannot be opened hides its link: there may be another way.
+                run.kind, run.trouble = "action" if planned else "control", info["action"]["error"]
                 return
 
     def _is_whole(self, oracle: Sequence[Step]) -> bool:

@@ -324,8 +324,8 @@ def _links(tree: LexborHTMLParser, base: str) -> Iterator[SiteLink]:
 class _Menus:
     """Controls that open menus: buttons, and links that lead nowhere.
 
-    A control opens the element that it names in an attribute, or the next list or block beside it. Whether
-    the page shows a menu from the start is a matter of styles, which are not read.
+    A control opens the element that it names in an attribute, or the next list or block beside it. An element
+    with the main heading is no menu: a link to it skips navigation. Styles, which show menus, are not read.
     """
 
     def __init__(self, tree: LexborHTMLParser) -> None:
@@ -349,7 +349,7 @@ class _Menus:
         above = node.parent
         while above is not None and above.tag not in ("body", "html"):
             control = self._of_element.get(_attribute(above, "id")) or self._before(above)
-            if control is not None and control.mem_id != node.mem_id and not _is_within(control, above):
+            if control is not None and control.mem_id != node.mem_id and _opens(control, above):
                 return SiteOpener(*self._controls[control.mem_id], outer=self.opener(control))
             above = above.parent
         return None
@@ -361,12 +361,12 @@ class _Menus:
         return before if before is not None and before.mem_id in self._controls else None
 
 
-def _is_within(node: Any, other: Any) -> bool:
-    """Return whether an element is in another one, as a link to the top of a page is in the whole page."""
-    above = node.parent
-    while above is not None and above.mem_id != other.mem_id:
+def _opens(control: Any, element: Any) -> bool:
+    """Return whether an element can be a menu: it has neither its control, as a whole page has, nor an h1."""
+    above = control.parent
+    while above is not None and above.mem_id != element.mem_id:
         above = above.parent
-    return above is not None
+    return above is None and not element.css_first("h1")
 
 
 def _link_name(node: Any) -> str:
