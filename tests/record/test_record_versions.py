@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,10 @@ async def test_a_script_with_several_versions_is_warned_of_once_and_counted(
         )
     script = answer(b"", type="text/javascript")
     site.answers["/start.js"] = lambda asked: replace(script, body=f"// version {next(counter)}".encode())
-    site.answers["/same.css"] = answer(b"p {}", type="text/css")
+    style = answer(b"", type="text/css", headers=(("Content-Encoding", "gzip"),))
+    site.answers["/same.css"] = lambda asked: replace(
+        style, body=gzip.compress(b"p {}", mtime=next(counter))
+    )
     site.answers["/t.png"] = lambda asked: answer(f"{next(counter)}".encode(), type="image/png")
     collection = Collection.create(tmp_path, "site")
     events: list[CrawlEvent] = []

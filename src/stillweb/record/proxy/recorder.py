@@ -11,7 +11,6 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from hashlib import sha256
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -333,9 +332,7 @@ class Recorder:
         fingerprint = b"" if beside else response_fingerprint(exchange)
         if exchange.request.method == "GET" and exchange.response.status == HTTPStatus.OK:
             resource = destination(tuple(flow.request.headers.items()))
-            recording.note_version(
-                exchange.request.url, resource, sha256(exchange.response.raw_body).digest()
-            )
+            recording.note_version(exchange.request.url, resource, exchange.response)
         write_redacted(self._writer, self._secrets, exchange, beside)
         recording.exchanges += 1
         recording.body_bytes += len(exchange.response.raw_body)

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from stillweb import clock
 from stillweb.browser.activity import Requested
-from stillweb.errors import RecordError
+from stillweb.errors import LimitExceeded, RecordError
+from stillweb.http.codec import decoded_body
 from stillweb.http.control import Ledger, LedgerEntry
-from stillweb.model import MUTATIONS, Exchange, header
+from stillweb.model import MUTATIONS, Exchange, Response, header
 from stillweb.record.proxy.flows import EventStream, Socket, request_url, socket_url
 from stillweb.urls import wire_url
 
@@ -281,20 +282,25 @@ class RecordingProxy:
         for listener in self.on_warning:
             listener(what)
 
-    def note_version(self, url: str, resource: str, body: bytes) -> None:
+    def note_version(self, url: str, resource: str, response: Response) -> None:
         """Note a body of a script or style sheet; warn if the URL had another body before.
+
+        Decoded bodies are compared: servers that compress each response anew write the time into the header of
+        gzip (RFC 1952 §2.3.1).
 
         Pages recorded with one body may fail with another: replay may combine a page with a later script.
 
         Args:
             url: URL of the response.
             resource: the client's Sec-Fetch-Dest.
-            body: digest of the body.
         """
         if resource not in _CODE:
             return
+        body = response.raw_body
+        with suppress(LimitExceeded):
+            body = decoded_body(response) or body
         bodies = self._bodies.setdefault(url, set())
-        bodies.add(body)
+        bodies.add(hashlib.sha256(body).digest())
         if len(bodies) > 1 and len(bodies) != self.versions.get(url):
             self.versions[url] = len(bodies)
             if len(bodies) == 2:
