@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from stillweb.collections.learn.pagetimes import clock_rules, clock_shift
+from stillweb.collections.learn.pagetimes import clock_rules, clock_shift, equal_time_rules
+from stillweb.matching.rules import Rules
 from stillweb.model import Request
 
 START = datetime(2026, 11, 26, 14, 30, 1, tzinfo=UTC)
@@ -153,3 +154,20 @@ def test_a_place_on_three_paths_is_a_place_of_the_host() -> None:
     (rule,) = clock_rules(walks, START)
     assert rule.path == "**"
     assert rule.evidence.endswith("on 3 paths")
+
+
+def test_a_time_that_equals_a_proved_one_follows_the_clock_too() -> None:
+    day_ago = (START - 24 * HOUR).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    picked = (START - 24 * HOUR).strftime("%Y-%m-%dT%H:%M:00.000Z")
+    proved = clock_rules(
+        [([get(f"/metrics?from={ms(START)}")], [get(f"/metrics?from={ms(START + LATER)}")])], START
+    )
+    recorded = [
+        get(f"/metrics?from={day_ago}"),
+        get(f"/metrics?from={picked}"),
+        get(f"/runs?since={day_ago}&state=failed"),
+        get(f"/runs?picked={picked}"),
+        get("/runs?other=2026-11-25T14:30:02.000Z"),
+    ]
+    (rule,) = equal_time_rules(recorded, START, Rules(tuple(proved), clock=START))
+    assert (rule.name, rule.path, rule.shape) == ("since", "/runs", "clock")

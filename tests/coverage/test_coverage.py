@@ -385,14 +385,29 @@ def test_a_link_a_tab_and_an_address_open_a_view_and_a_button_may_write():
 
 
 def test_filling_walks_open_an_address_of_each_template_and_few_of_a_folder():
+    def linking(*routes: str) -> Seen:
+        nodes = (Node("", "link", "x", properties=(("url", URL + each),)) for each in routes)
+        return Seen(tuple(nodes), f"{URL}#/items/1/edit")
+
     addresses = Addresses()
-    assert addresses.visit(f"{URL}#/items/1/edit")
-    assert not addresses.visit(f"{URL}#/items/2/edit")
     routes = ["#/items/3/edit", "#/items/3/runs?tab=1", "#/items/4/runs?tab=2", "#place", "logout", "about"]
-    addresses.note([URL + each for each in routes], lambda url: "logout" not in url)
-    assert [addresses.take() for _ in range(4)] == [f"{URL}#/items/3/runs?tab=1", URL, f"{URL}about", ""]
-    addresses.note([f"{URL}wiki/Page-{letter}" for letter in "abcdefghi"], lambda url: True)
-    assert len([each for each in iter(addresses.take, "")]) == 6
+    addresses.note(linking(*routes), lambda url: "logout" not in url)
+    opened = [addresses.open(PAGE).get("url", "") for _ in range(4)]
+    assert opened == [f"{URL}#/items/3/runs?tab=1", URL, f"{URL}about", ""]
+    addresses.note(linking(*(f"wiki/Page-{letter}" for letter in "abcdefghi")), lambda url: True)
+    assert len([each for each in iter(lambda: addresses.open(PAGE), {})]) == 6
+
+
+def test_filling_walks_click_a_link_of_the_page_before_they_load_an_address():
+    def linking(bid: str, route: str) -> Seen:
+        return Seen((Node(bid, "link", "x", properties=(("url", f"{URL}{route}"),)),))
+
+    addresses = Addresses()
+    for page in (linking("a1", "about"), linking("a2", "runs")):
+        addresses.note(page, lambda url: True)
+    assert addresses.open(linking("a9", "runs")) == {"action": "click", "bid": "a9"}
+    assert addresses.open(linking("a9", "runs")) == {"action": "goto", "url": f"{URL}about"}
+    assert addresses.open(linking("a9", "runs")) == {}
 
 
 def test_filling_walks_leave_destructive_controls_alone_and_go_back_from_an_empty_page():

@@ -34,43 +34,51 @@ class Addresses:
     """Addresses in links of walked pages, of templates that no walk has opened.
 
     An application draws a view for each route. A walk that only clicks reaches few of them. Opening one makes
-    its requests, which harvests then repeat for the other entries of the same template.
+    its requests, which harvests then repeat for the other entries of the same template. Where the page shows
+    a link, the walk clicks it: an application draws the view without loading its document and scripts anew.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[str, str] = {}
         self._known: set[str] = set()
-        self._visited: set[str] = set()
         self._folders: Counter[str] = Counter()
 
-    def visit(self, url: str) -> bool:
-        """Note the address of a page; return whether it is the first of its template."""
-        template = url_template(url)
-        self._waiting.pop(template, None)
-        is_first = template not in self._visited
-        self._visited.add(template)
-        self._known.add(template)
-        return is_first
-
-    def note(self, urls: Iterable[str], is_opened: Callable[[str], bool]) -> None:
-        """Take the links of a page that may be opened."""
-        for address in map(page_address, urls):
-            template = url_template(address)
+    def note(self, seen: Observation, is_opened: Callable[[str], bool]) -> None:
+        """Take a page that is open, and its links that may be opened."""
+        own = url_template(seen.url)
+        self._known.add(own)
+        self._waiting.pop(own, None)
+        for address, template, _ in _links(seen):
             if template not in self._known and is_opened(address):
                 self._known.add(template)
                 self._waiting[template] = address
 
-    def take(self) -> str:
-        """Return the address to open next, of the folder that was opened least; "" if there is none."""
+    def open(self, seen: Observation) -> dict[str, str]:
+        """Return the action that opens the next address, of the folder that was opened least; {} for none.
 
-        def opened(template: str) -> int:
-            return self._folders[template.rpartition("/")[0]]
+        Links of the page come first.
+        """
+        shown = {template: node.bid for _, template, node in _links(seen) if node.bid and node.role == "link"}
+        for waiting in ([each for each in self._waiting if each in shown], self._waiting):
+            template = min(waiting, key=self._opened, default="")
+            if template and self._opened(template) < _SIBLINGS:
+                self._folders[template.rpartition("/")[0]] += 1
+                address = self._waiting.pop(template)
+                bid = shown.get(template)
+                return {"action": "click", "bid": bid} if bid else {"action": "goto", "url": address}
+        return {}
 
-        template = min(self._waiting, key=opened, default="")
-        if not template or opened(template) >= _SIBLINGS:
-            return ""
-        self._folders[template.rpartition("/")[0]] += 1
-        return self._waiting.pop(template)
+    def _opened(self, template: str) -> int:
+        return self._folders[template.rpartition("/")[0]]
+
+
+def _links(seen: Observation) -> Iterator[tuple[str, str, Any]]:
+    """Yield the addresses of the links of a page, their templates, and their nodes."""
+    for node in seen.nodes:
+        url = dict(node.properties).get("url", "") if node.role == "link" else ""
+        if str(url).startswith(("http://", "https://")):
+            address = page_address(str(url))
+            yield address, url_template(address), node
 
 
 _Key = tuple[str, ...]

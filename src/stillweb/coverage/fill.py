@@ -12,13 +12,11 @@ Their exchanges pass through redaction and `NewOnlyWriter`. Each distinct reques
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from itertools import islice
 from typing import Any
 
 from stillweb import clock
@@ -28,6 +26,7 @@ from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.misses import Missed, Sighting
 from stillweb.collections.pack.reader import Pack
 from stillweb.coverage.choices import WalkedPages, fill_again, opens_view, words_of
+from stillweb.coverage.measure import FirstStart
 from stillweb.env import EnvOptions, Observation, VectorEnv, VectorOptions
 from stillweb.env.vector.pool import BrowserPool
 from stillweb.errors import InfraError, TaskError, UpstreamUnreachable
@@ -61,9 +60,8 @@ from stillweb.replay.onmiss.loopback import Head
 from stillweb.urls import host_of, wire_url
 
 _STEPS = 30  # of one walk
-_SLOW, _WALKS = 3.0, 5  # seconds of a start after which a context is used for several walks, and how many
+_LONGEST = 150  # its steps if the start page takes long
 _OPENED = 0.5  # share of steps that open an address of a template that no walk has opened
-_LINK = re.compile(r"\]\((https?://[^\s)]+)\)")
 # Set by the fetcher, or fields of one connection.
 _NOT_SENT = frozenset(("host", "cookie", "content-length", "connection", "accept-datetime"))
 
@@ -369,6 +367,7 @@ class _FillingWalks:
         self._recent = options.walked.recent
         self._lines: list[LedgerLine] = []
         self._fetched = 0
+        self._first = FirstStart()
         self.report = FillReport()
 
     @property
@@ -389,16 +388,17 @@ class _FillingWalks:
             jobs,
             collection=self._collection.name,
             level=self._options.level,
-            observe=("axtree",),
+            observe=("axtree:with_urls",),
             options=VectorOptions(
-                env=EnvOptions(max_steps=_WALKS * (_STEPS + 1), off_path="follow"),
+                env=EnvOptions(max_steps=_LONGEST + 1, off_path="follow"),
                 browsers=self._options.browsers,
             ),
         )
         async with vector, asyncio.TaskGroup() as group:
 
             async def work(session: int) -> None:
-                while not self.is_over:
+                is_worth = await self._first.is_worth(session)
+                while is_worth and not self.is_over:
                     try:
                         await self._visit(vector, session, walks)
                     except (InfraError, TaskError) as error:
@@ -412,16 +412,14 @@ class _FillingWalks:
         ]
 
     async def _visit(self, vector: VectorEnv, session: int, walks: Iterator[int]) -> None:
-        """Take a walk in a fresh context; several if the start page takes long, as large applications do."""
+        """Take a walk in a fresh context; a longer one if the start page takes long, as large applications do."""
         number, began = next(walks), clock.monotonic()
-        seen, info = await vector.reset(session, url=self._start(number))
-        is_slow = clock.monotonic() - began > _SLOW
-        more = await self._walk(vector, session, number, seen, info["session"])
-        for number in islice(walks, _WALKS - 1 if is_slow else 0):
-            if not more or self.is_over:
-                break
-            seen = (await vector.step(session, {"action": "goto", "url": self._start(number)}))[0]
-            more = await self._walk(vector, session, number, seen, info["session"])
+        try:
+            seen, info = await vector.reset(session, url=self._start(number))
+        finally:
+            self._first.note(clock.monotonic() - began)
+        steps = _LONGEST if self._first.is_slow else _STEPS
+        await self._walk(vector, session, number, steps, (seen, info["session"]))
         ledger = await self._client.ledger(info["session"], closed=True)
         name = self._collection.name
         self._lines += [LedgerLine(info["session"], name, "", each) for each in ledger.entries]
@@ -430,19 +428,18 @@ class _FillingWalks:
         return self._starts[number % len(self._starts)]
 
     async def _walk(
-        self, vector: VectorEnv, session: int, number: int, seen: Observation, session_id: str
-    ) -> bool:
-        """Take the steps of one walk; return whether its episode continues."""
+        self, vector: VectorEnv, session: int, number: int, steps: int, begun: tuple[Observation, str]
+    ) -> None:
+        """Take the steps of one walk."""
+        seen, session_id = begun
         rng, start = clock.seeded("fill", self._options.seed, number), self._start(number)
         action: Mapping[str, Any] = {}
         again: Mapping[str, Any] = {}
-        for _ in range(_STEPS):
+        for _ in range(steps):
             if self.is_over:
                 break
             self.report.addresses[seen.url] = None
-            if self._addresses.visit(seen.url):
-                shown = await vector.observe(session, "markdown")
-                self._addresses.note(_LINK.findall(shown.markdown or ""), self._site.is_opened)
+            self._addresses.note(seen, self._site.is_opened)
             action, control = (again, ()) if again else self._choose(seen, action, start, rng)
             self._site.note_step(session_id, opens=opens_view(seen, action))
             seen, _, terminated, truncated, info = await vector.step(session, action)
@@ -461,12 +458,11 @@ class _FillingWalks:
                 self._recent.append(new)
             self._on_step(self.report)
             if terminated or truncated:
-                return False
-        return True
+                return
 
     def _choose(
         self, seen: Observation, last: Mapping[str, Any], start: str, rng: Any
     ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-        if rng.random() < _OPENED and (address := self._addresses.take()):
-            return {"action": "goto", "url": address}, ()
+        if rng.random() < _OPENED and (opening := self._addresses.open(seen)):
+            return opening, ()
         return self._controls.choose(seen, last, start, self._options.avoid, rng)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -32,6 +33,8 @@ from stillweb.replay.ledger.misses import gather_misses
 from stillweb.urls import host_of, wire_url
 
 _ATTEMPTS = 2  # of one walk, if browser or proxy fail
+_SLOW, _SLOWEST = 3.0, 10.0  # seconds of a start: long, and too long for more sessions than processors
+_SESSIONS_LEAST = 2  # that start in any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +189,36 @@ class CoverageResult:
 OnWalk = Callable[[CoverageResult], bool | None]
 
 
+class FirstStart:
+    """Time of the first start of several sessions, and which of them are worth theirs.
+
+    A large application computes for long before its start page is ready. Then more sessions than processors
+    only add starts: together they take no more steps.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: float | None = None
+        self._known = asyncio.Event()
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it took long."""
+        return (self.seconds or 0.0) > _SLOW
+
+    def note(self, seconds: float) -> None:
+        """Take the time of a start, or of an attempt that failed."""
+        if self.seconds is None:
+            self.seconds = seconds
+            self._known.set()
+
+    async def is_worth(self, session: int) -> bool:
+        """Return whether a session, counted from 0, should start; wait until the first one has, if need be."""
+        if session < max(_SESSIONS_LEAST, os.cpu_count() or 1):
+            return True
+        await self._known.wait()
+        return (self.seconds or 0.0) < _SLOWEST
+
+
 async def measure_coverage(
     client: ReplayClient,
     collection: str,
@@ -256,12 +289,14 @@ async def _measure(
     def result() -> CoverageResult:
         by_agent = sorted(done, key=lambda walk: (options.agents.index(walk.agent), walk.seed))
         complete = len(done) == len(planned) and not walker.is_over
-        start = walker.start_seconds
+        start = walker.starts.seconds or 0.0
         return CoverageResult(collection, environment_id, tuple(by_agent), complete, options.derived, start)
 
     async with policies, vector, asyncio.TaskGroup() as group:
 
         async def work(session: int) -> None:
+            if not await walker.starts.is_worth(session):
+                return
             for record in waiting:
                 await walker.walk(vector, session, record)
                 done.append(record)
@@ -302,7 +337,7 @@ class _Walker:
         self._policies = policies
         self._began = monotonic()
         self._end = self._began + options.seconds if options.seconds else None
-        self.start_seconds = 0.0
+        self.starts = FirstStart()
 
     @property
     def is_over(self) -> bool:
@@ -326,8 +361,10 @@ class _Walker:
         policy = self._policies.policy(record.agent, record.start, record.seed)
         start = self._options.start
         task = Task("walk", "", record.start, start=start) if start else None
-        observation, info = await vector.reset(session, task=task, url=None if task else record.start)
-        self.start_seconds = self.start_seconds or monotonic() - self._began
+        try:
+            observation, info = await vector.reset(session, task=task, url=None if task else record.start)
+        finally:
+            self.starts.note(monotonic() - self._began)
         for number in range(1, self._options.steps + 1):
             if self.is_over:
                 break

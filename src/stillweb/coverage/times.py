@@ -8,13 +8,13 @@ recording holds, or that the first walk missed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from stillweb.collections.baselines import RESOURCES, RecordedRequest, read_resources
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.pagetimes import clock_rules, clock_shift
+from stillweb.collections.learn.pagetimes import clock_rules, clock_shift, equal_time_rules
 from stillweb.collections.learn.rules import LearnResult, merge, read_rules, write_rules
 from stillweb.collections.misses import Missed
 from stillweb.coverage.agents import AGENTS
@@ -143,14 +143,8 @@ def timed_pages(collection: Collection) -> TimedPages:
     if not recorded_at:
         return TimedPages()
     requests: dict[tuple[str, str], list[Request]] = {}
-    for capture in collection.captures():
-        if capture.method == "GET" and "?" in capture.url:
-            request = Request("GET", capture.url)
-        elif capture.method == "POST" and capture.request_offset >= 0:
-            request = collection.read_capture(capture).request
-        else:
-            continue
-        if request_holds_time(request, recorded_at) and rules.clock_alias(request) is None:
+    for request in _with_time(collection, recorded_at):
+        if rules.clock_alias(request) is None:
             requests.setdefault(_kind(request), []).append(request)
     pages: list[str] = []
     found: list[Request] = []
@@ -162,6 +156,19 @@ def timed_pages(collection: Collection) -> TimedPages:
             pages.append(page.url)
             found += [request for kind in sorted(new) for request in requests.pop(kind)[:_SAMPLE]]
     return TimedPages(tuple(pages), tuple(found))
+
+
+def _with_time(collection: Collection, recorded_at: str) -> Iterator[Request]:
+    """Yield the recorded requests that hold the time of the recording."""
+    for capture in collection.captures():
+        if capture.method == "GET" and "?" in capture.url:
+            request = Request("GET", capture.url)
+        elif capture.method == "POST" and capture.request_offset >= 0:
+            request = collection.read_capture(capture).request
+        else:
+            continue
+        if request_holds_time(request, recorded_at):
+            yield request
 
 
 def _kind(request: Request | RecordedRequest) -> tuple[str, str]:
@@ -180,8 +187,10 @@ def _write(collection: Collection, pairs: list[tuple[Iterable[Request], Iterable
     after = merge(before, LearnResult(proved, clock=start))
     if not proved or after.dump() == before.dump():
         return 0
-    write_rules(collection, after)
-    return len(proved)
+    recorded = _with_time(collection, collection.manifest().recorded_at)
+    equal = tuple(equal_time_rules(recorded, start, after))
+    write_rules(collection, merge(after, LearnResult(equal, clock=start)))
+    return len(proved) + len(equal)
 
 
 def _requests(walk: WalkRecord) -> list[Request]:

@@ -398,6 +398,7 @@ class AxOptions:
         with_center_coords: `center="(x,y)"`, in CSS pixels of the viewport.
         with_bounding_box_coords: `box="(left,top,right,bottom)"`.
         filter_visible_only: leave out elements that are not visible, and texts in them.
+        with_urls: `url`, the target of a link.
     """
 
     with_visible: bool = False
@@ -405,11 +406,12 @@ class AxOptions:
     with_center_coords: bool = False
     with_bounding_box_coords: bool = False
     filter_visible_only: bool = False
+    with_urls: bool = False
 
     @property
     def look(self) -> bool:
         """Whether element boxes are needed."""
-        return self != AxOptions()
+        return replace(self, with_urls=False) != AxOptions()
 
 
 def seen_by_node(survey: Survey) -> dict[tuple[str, int], SurveyItem]:

@@ -4,6 +4,10 @@ The second walk repeats the first one on the same recording; only the page's clo
 (`clock_shift`). A time that the site gave to the page, or that a user picked, is the same in both. All times
 that follow the clock move by the same amount. Requests that differ otherwise are no evidence. Two recordings
 are compared likewise, by the starts of their clocks.
+
+A page hands its times on: "since yesterday" is in the link of a list, and then in the request of that list.
+If the list was recorded by its address, its time does not move with the clock. It is the same text as the time
+of the page that made the link (`equal_time_rules`).
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ _APART = timedelta(minutes=13, seconds=13)  # longer than `RECORDED`: no recorde
 _SLACK = timedelta(seconds=30)  # by which the second walk may be slower, since its requests are misses
 _PLACES = frozenset({Where.QUERY, Where.FORM, Where.JSON, Where.MULTIPART})
 """A time in a path names a thing, such as a note by the time of its making."""
+_SECOND = 10**6  # microseconds
 _GENERAL = 3  # paths of a host with the same rule make it a rule of the host
 
 
@@ -75,7 +80,35 @@ def clock_rules(
             for other in waiting[_likeness(one)]:
                 for leaf in _moved(one, other, start, later):
                     proofs[_rule(one.parts, leaf)].add(one.parts.path)
-    return _general(proofs)
+    return _general(proofs, "at two times: moved with the page's clock")
+
+
+def equal_time_rules(requests: Iterable[Request], start: datetime, known: Rules) -> list[Rule]:
+    """Return rules for times that are, as texts, those of other requests whose rules prove them.
+
+    A whole minute may have been picked, and a time without seconds is of many pages. Both are no evidence.
+
+    Args:
+        requests: recorded ones.
+        start: start of the page clock of the recording.
+        known: rules of the collection, clock rules among them.
+    """
+    proved: set[str] = set()
+    others: list[_Timed] = []
+    for timed in filter(None, (_timed(request, known) for request in requests)):
+        names = known.clock_names(timed.parts)
+        for leaf, time in timed.times:
+            if f"{leaf.where}:{leaf.name}" in names and time.present(microseconds(start)) is not None:
+                proved.add(leaf.text)
+        others.append(timed)
+    proofs: dict[Rule, set[str]] = defaultdict(set)
+    for timed in others:
+        names = known.clock_names(timed.parts)
+        for leaf, time in timed.times:
+            is_exact = time.step <= _SECOND and time.at % (60 * _SECOND)
+            if is_exact and leaf.text in proved and f"{leaf.where}:{leaf.name}" not in names:
+                proofs[_rule(timed.parts, leaf)].add(timed.parts.path)
+    return _general(proofs, "equal to a time that moved with the page's clock")
 
 
 def _timed(request: Request, known: Rules) -> _Timed | None:
@@ -125,7 +158,7 @@ def _is_name(segment: str) -> bool:
     return kind_of(segment, ()) is ValueKind.RANDOM or bool(re.fullmatch(r"[0-9]+", segment))
 
 
-def _general(proofs: dict[Rule, set[str]]) -> list[Rule]:
+def _general(proofs: dict[Rule, set[str]], why: str) -> list[Rule]:
     """Return the rules; one rule of the host for places that are proved on several of its paths."""
     groups: dict[Rule, list[Rule]] = defaultdict(list)
     for rule in proofs:
@@ -135,7 +168,7 @@ def _general(proofs: dict[Rule, set[str]]) -> list[Rule]:
     for whole, group in groups.items():
         for rule in [whole] if len(group) >= _GENERAL else group:
             paths = len(set().union(*(proofs[each] for each in (group if rule is whole else [rule]))))
-            evidence = f"at two times: moved with the page's clock on {paths} paths"
+            evidence = f"{why} on {paths} paths"
             found.append(
                 Rule(rule.where, rule.name, CLOCK, rule.host, rule.path, rule.method, rule.origin, evidence)
             )

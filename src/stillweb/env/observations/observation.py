@@ -370,7 +370,8 @@ class _Observer:
         return {kind.value: write(seen)}
 
     async def _axtree(self, form: ObservationForm) -> dict[str, Any]:
-        tree = await axtree(self._page, self._bids, viewport=form.viewport, pointed=True)
+        options = {"urls": form.ax.with_urls, "viewport": form.viewport, "pointed": True}
+        tree = await axtree(self._page, self._bids, **options)
         nodes = tuple(self._marked(node) for node in tree.nodes) if self._masked else tree.nodes
         if not form.ax.look:
             return {"axtree": flatten(nodes), "nodes": nodes}
