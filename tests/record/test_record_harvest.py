@@ -598,6 +598,20 @@ def test_a_combination_is_requested_if_the_three_others_were():
     assert (found.method, found.body) == ("POST", b'{"by":{"name":"b"},"page":2}')
 
 
+def test_checkboxes_of_a_request_have_both_values_but_a_dry_run_stays_one():
+    assert combined(asked("runs?mine=true&archived=false&by=ada&dry_run=true")) == [
+        f"runs?mine={mine}&archived={archived}&by=ada&dry_run=true"
+        for mine, archived in (("false", "false"), ("true", "true"), ("false", "true"))
+    ]
+    assert combined(asked("runs?page=1&mine=yes")) == []
+    body = b'{"dry_run": true, "options": {"past": false}, "tasks": ["a"]}'
+    (found,) = combined_requests([asked("clear", body.decode())])
+    assert found.body == b'{"dry_run":true,"options":{"past":true},"tasks":["a"]}'
+    many = combined(*(asked(f"{path}?{'&'.join(f'b{n}=true' for n in range(12))}") for path in "ab"))
+    assert [each[0] for each in many[:4]] == ["a", "b", "a", "b"]
+    assert len(many) == len(set(many)) == 1000
+
+
 def test_combinations_of_controls_come_before_those_with_typed_words():
     words = [asked(f"runs?q={word}&order=name&size={size}") for word in ("", "a", "b") for size in (10, 50)]
     found = combined(*words, asked("runs?q=&order=date&size=10"))

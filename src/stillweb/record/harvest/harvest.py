@@ -211,7 +211,7 @@ class _Harvest:
             (await asyncio.to_thread(scripts.for_links, [*missed, *known]), _is_any),
             (await asyncio.to_thread(scripts.for_named, self.pages.named, missed), is_found),
             (entries, is_file),
-            (await asyncio.to_thread(scripts.for_combinations, [*missed, *known]), is_file),
+            (await asyncio.to_thread(scripts.for_combinations, [*missed, *known], is_plain), is_file),
             (await asyncio.to_thread(scripts.for_rows, [*missed, *known]), is_found),
             (await asyncio.to_thread(scripts.for_files), is_file),
             (linked, _is_any),

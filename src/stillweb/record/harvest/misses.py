@@ -51,8 +51,10 @@ _READS = re.compile(
     r"|(?:[a-z](?:Search|Query|List|Filter|Count)|[/_.-](?:paginate|aggregate))$"
 )
 """Paths of requests that read although they are sent by POST."""
-_DRY_RUN = re.compile(r"(?:^|\.)(?:dry_?run|validate_?only)$", re.IGNORECASE)
+DRY_RUN = re.compile(r"(?:^|\.)(?:dry_?run|validate_?only)$", re.IGNORECASE)
 """Members by which a request asks what a write would do (AIP-163)."""
+SWITCHED = {"true": "false", "false": "true"}
+"""The other value of a checkbox, as JSON and most queries spell both."""
 _GRAPHQL_QUERY = re.compile(r"\s*(?:query\b|\{)(?![\s\S]*\bmutation\b)")
 TOKEN = re.compile(r"csrf|xsrf|token|nonce|sectok|verif", re.IGNORECASE)
 """Names of fields whose value belongs to one visit or page."""
@@ -252,7 +254,7 @@ def _asks(url: str, values: list[tuple[str, Any]]) -> bool:
     query = next((value for path, value in values if path == "query"), None)
     if isinstance(query, str) and "{" in query:
         return _GRAPHQL_QUERY.match(query) is not None
-    if any(value is True and _DRY_RUN.search(path) for path, value in values):
+    if any(value is True and DRY_RUN.search(path) for path, value in values):
         return True
     return _READS.search(urlsplit(url).path) is not None
 
@@ -278,6 +280,8 @@ def _with_texts(content: Any, pairs: Iterator[tuple[str, str]]) -> Any:
     _, text = next(pairs)
     if type(content) is int and text.isascii() and text.removeprefix("-").isdecimal():
         return int(text)
+    if isinstance(content, bool) and text in SWITCHED:
+        return text == "true"
     return text if isinstance(content, str) else content
 
 

@@ -11,6 +11,7 @@ A view adds a parameter for each of its controls. A visitor who sorts and then f
 Requests show that two parameters are independent: the same filter with two sort orders, and one of these
 orders with another filter. Then the other filter with the other order is a request of the view, too. Values
 that belong together, such as an identifier and its name, are not combined: no name has two identifiers.
+A parameter that is true or false belongs to a checkbox: each has both values, with any values of the others.
 
 `ScriptRequests` reads the collection; all else is pure.
 """
@@ -30,7 +31,7 @@ from stillweb.http.codec import decoded_body
 from stillweb.model import Capture, Request
 from stillweb.record.harvest.counters import NumberedRequests
 from stillweb.record.harvest.fetch import opening_requests, recorded_data
-from stillweb.record.harvest.misses import PlainRequest
+from stillweb.record.harvest.misses import DRY_RUN, SWITCHED, PlainRequest
 from stillweb.record.harvest.page import HtmlPage, parse_page
 from stillweb.record.harvest.scripts.bundles import bundled_urls, destination_of
 from stillweb.record.harvest.scripts.entries import ListedValues, requests_for_entries
@@ -194,7 +195,11 @@ def _path_of(url: str) -> str:
 
 
 def combined_requests(requests: Iterable[PlainRequest]) -> Iterator[PlainRequest]:
-    """Yield requests that combine values of two parameters, of which the three other corners were sent."""
+    """Yield requests with other combinations of values, those of all URLs in turn, each once.
+
+    They combine values of two parameters, of which the three other corners were sent, or have the other value
+    of a checkbox.
+    """
     alike: dict[tuple[object, ...], dict[_Row, PlainRequest]] = defaultdict(dict)
     for request in requests:
         pairs = request.pairs
@@ -202,14 +207,48 @@ def combined_requests(requests: Iterable[PlainRequest]) -> Iterator[PlainRequest
         if len(pairs) > 1 and all(len(value) <= _LONGEST_VALUE for _, value in pairs):
             rows = alike[request.method, request.place, names]
             rows.setdefault(tuple(value for _, value in pairs), request)
-    for rows in alike.values():
-        for row, like in islice(_missing(rows), _COMBINATIONS):
+    waiting = [islice(_others(rows), _COMBINATIONS) for rows in alike.values()]
+    while waiting:
+        for each in list(waiting):
+            if (found := next(each, None)) is None:
+                waiting.remove(each)
+                continue
+            row, like = found
             yield like.with_pairs([(name, value) for (name, _), value in zip(like.pairs, row, strict=True)])
 
 
-def _missing(rows: dict[_Row, PlainRequest]) -> Iterator[tuple[_Row, PlainRequest]]:
-    """Yield the fourth corners, each with a request that it differs from in one value."""
+def _others(rows: dict[_Row, PlainRequest]) -> Iterator[tuple[_Row, PlainRequest]]:
+    """Yield the combinations that were not sent, each with a request that it is like."""
     yielded = set(rows)
+    yield from _missing(rows, yielded)
+    yield from _switched(rows, yielded)
+
+
+def _switched(rows: dict[_Row, PlainRequest], yielded: set[_Row]) -> Iterator[tuple[_Row, PlainRequest]]:
+    """Yield the rows with other values of checkboxes, those that differ in one first."""
+    names = [name for name, _ in next(iter(rows.values())).pairs]
+    places = [
+        at
+        for at, values in enumerate(zip(*rows, strict=True))
+        if SWITCHED.keys() >= set(values) and not DRY_RUN.search(names[at])
+    ]
+    level = list(rows.items())
+    while level and places:
+        following: list[tuple[_Row, PlainRequest]] = []
+        for row, like in level:
+            for at in places:
+                other = _with_value(row, at, SWITCHED[row[at]])
+                if other not in yielded:
+                    yielded.add(other)
+                    following.append((other, like))
+                    yield other, like
+        level = following
+
+
+def _missing(
+    rows: dict[_Row, PlainRequest], yielded: set[_Row]
+) -> Iterator[tuple[_Row, PlainRequest]]:
+    """Yield the fourth corners, each with a request that it differs from in one value."""
     columns = list(zip(*rows, strict=True))
     counts = [len(set(values)) for values in columns]
     # Controls with few values come before typed words: a visitor chooses each of their combinations sooner.
@@ -404,9 +443,20 @@ class ScriptRequests:
             texts[url] = attribute_texts(self._text_of(url))
         return self._unrecorded(requests_for_rows(shown, texts))
 
-    def for_combinations(self, requests: Iterable[PlainRequest]) -> list[PlainRequest]:
-        """Return the requests with combinations of parameters that no visitor chose."""
-        return self._unrecorded(combined_requests(requests))
+    def for_combinations(
+        self, requests: Iterable[PlainRequest], is_plain: Callable[[Request], bool]
+    ) -> list[PlainRequest]:
+        """Return the requests with combinations of parameters that no visitor chose.
+
+        Args:
+            is_plain: returns whether a POST may be sent without its page: with other values, too.
+        """
+
+        def is_sent(request: PlainRequest) -> bool:
+            body = request.body
+            return body is None or is_plain(Request(request.method, request.url, request.fields, body))
+
+        return self._unrecorded(filter(is_sent, combined_requests(requests)))
 
     def _unrecorded(self, requests: Iterable[PlainRequest]) -> list[PlainRequest]:
         return list(islice((each for each in requests if not self._is_known(each)), _ENTRIES))
