@@ -62,8 +62,8 @@ _CSRF = re.compile(r"csrf|xsrf|authenticity_?token|sectok", re.IGNORECASE)
 _OF_VISIT = re.compile(rf"{TOKEN.pattern}|session|auth", re.IGNORECASE)
 
 
-UNIQUE = re.compile(r"(?=.*[0-9])[\w-]{8,}")
-"""A long identifier, which is in no attribute or list by chance."""
+UNIQUE = re.compile(r"(?=.*[0-9])(?:[\w-]{8,}|[\w.:@+-]{16,})")
+"""A long identifier, such as a time or a run named after one, which is in no attribute or list by chance."""
 _VARIABLE = re.compile(r"[0-9]|^.{25,}$")
 
 

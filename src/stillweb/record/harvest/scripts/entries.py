@@ -23,11 +23,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 from stillweb.record.harvest.misses import UNIQUE, PlainRequest, path_form
 from stillweb.record.harvest.scripts.bundles import destination_of
+
+T = TypeVar("T")
 
 _PROOFS = 2  # entries that show that their values come from a list
 _IDENTIFIER = re.compile(r"(?!.*//)[\w.~:@+/ -]{1,80}")
@@ -206,7 +208,7 @@ class _Kind:
         # Many lists hold 1, 2, 3.
         shortest = min(named or sources, key=lambda source: (len(listed.lists[source]), source))
         entries = listed.lists[shortest]
-        known = set(texts) - {texts[self.at]}
+        known = set(texts) - {texts[self.at], ""}
         own = {name: text for name, text in entries.get(texts[self.at], {}).items() if text in known}
 
         def is_unlike(entry: _Row) -> bool:  # an entry of another project, where the request names one
@@ -237,7 +239,7 @@ def requests_for_entries(
     listed: ListedValues,
     is_known: Callable[[PlainRequest], bool] = lambda request: False,
 ) -> list[PlainRequest]:
-    """Return the requests for entries that no request named, of all kinds in turn, each once.
+    """Return the requests for entries that no request named, of all paths and kinds in turn, each once.
 
     Args:
         requests: of scripts.
@@ -257,19 +259,37 @@ def requests_for_entries(
                 kinds.setdefault(key, _Kind(at, rest)).values[texts[at]] = example
     found: dict[str, PlainRequest] = {}
     left, posted = _EFFORT, Counter[tuple[str, str]]()
-    waiting = [kind.entries(listed) for kind in kinds.values()]
-    while waiting and left > 0:
-        for each in list(waiting):
-            if (entry := next(each, None)) is None:
-                waiting.remove(each)
-                continue
-            left -= 1 + len(entry.body or b"") // _LONG
-            place = entry.method, path_form(urlsplit(entry.url).path, "{}")
-            is_over = entry.body is not None and posted[place] >= _MOST_OF_A_LIST
-            if entry.key not in found and not is_over and not is_known(entry):
-                found[entry.key] = entry
-                posted[place] += 1
+    by_place: dict[tuple[str, str], list[_Kind]] = defaultdict(list)
+    for kind in kinds.values():
+        by_place[_place_of(next(iter(kind.values.values())).request)].append(kind)
+    # One path may have hundreds of kinds: a dialog with many switches.
+    for entry in in_turn(in_turn(kind.entries(listed) for kind in group) for group in by_place.values()):
+        if left <= 0:
+            break
+        left -= 1 + len(entry.body or b"") // _LONG
+        place = _place_of(entry)
+        is_over = entry.body is not None and posted[place] >= _MOST_OF_A_LIST
+        if entry.key not in found and not is_over and not is_known(entry):
+            found[entry.key] = entry
+            posted[place] += 1
     return list(found.values())
+
+
+def in_turn(sources: Iterable[Iterable[T]]) -> Iterator[T]:
+    """Yield the first element of each source, then the second of each, until all have ended."""
+    waiting = [iter(source) for source in sources]
+    while waiting:
+        for source in list(waiting):
+            try:
+                element = next(source)
+            except StopIteration:
+                waiting.remove(source)
+                continue
+            yield element
+
+
+def _place_of(request: PlainRequest) -> tuple[str, str]:
+    return request.method, path_form(urlsplit(request.url).path, "{}")
 
 
 def _is_named(name: str, source: ListSource) -> bool:
@@ -292,9 +312,9 @@ def _singular(name: str) -> str:
 def _rests(texts: list[str], at: int, listed: ListedValues) -> Iterator[tuple[tuple[int, str], ...]]:
     """Yield the places of a request that repeat other values of the entry that one place names.
 
-    A value that all entries share, such as their type, says nothing.
+    A value that all entries share, such as their type, says nothing. An empty one is no value.
     """
-    known = set(texts) - {texts[at]}
+    known = set(texts) - {texts[at], ""}
     for source in sorted(listed.sources[texts[at]]):
         varying = listed.varying(source)
         name_of = {

@@ -34,7 +34,7 @@ from stillweb.record.harvest.fetch import opening_requests, recorded_data
 from stillweb.record.harvest.misses import DRY_RUN, SWITCHED, PlainRequest
 from stillweb.record.harvest.page import HtmlPage, parse_page
 from stillweb.record.harvest.scripts.bundles import bundled_urls, destination_of
-from stillweb.record.harvest.scripts.entries import ListedValues, requests_for_entries
+from stillweb.record.harvest.scripts.entries import ListedValues, in_turn, requests_for_entries
 from stillweb.record.harvest.scripts.loaded import LoadedLinks
 from stillweb.record.harvest.scripts.named import NamedRequests
 from stillweb.record.harvest.scripts.rows import attribute_texts, requests_for_rows
@@ -207,14 +207,8 @@ def combined_requests(requests: Iterable[PlainRequest]) -> Iterator[PlainRequest
         if len(pairs) > 1 and all(len(value) <= _LONGEST_VALUE for _, value in pairs):
             rows = alike[request.method, request.place, names]
             rows.setdefault(tuple(value for _, value in pairs), request)
-    waiting = [islice(_others(rows), _COMBINATIONS) for rows in alike.values()]
-    while waiting:
-        for each in list(waiting):
-            if (found := next(each, None)) is None:
-                waiting.remove(each)
-                continue
-            row, like = found
-            yield like.with_pairs([(name, value) for (name, _), value in zip(like.pairs, row, strict=True)])
+    for row, like in in_turn(islice(_others(rows), _COMBINATIONS) for rows in alike.values()):
+        yield like.with_pairs([(name, value) for (name, _), value in zip(like.pairs, row, strict=True)])
 
 
 def _others(rows: dict[_Row, PlainRequest]) -> Iterator[tuple[_Row, PlainRequest]]:
