@@ -725,7 +725,9 @@ def test_an_empty_value_of_an_entry_is_no_part_of_a_request():
 
 def test_one_request_is_enough_for_a_time_to_the_second():
     runs = [{"after": f"2026-11-2{n}T03:00:00Z", "number": n} for n in range(3)]
-    found = entries({"api/runs": runs}, asked("grid?from=2026-11-20T03%3A00%3A00Z&to=2026-11-20T03%3A00%3A00Z"))
+    found = entries(
+        {"api/runs": runs}, asked("grid?from=2026-11-20T03%3A00%3A00Z&to=2026-11-20T03%3A00%3A00Z")
+    )
     assert [each.count(f"2026-11-2{n}T03") for n, each in enumerate(found, 1)] == [2, 2]
     minutes = [{"after": f"03:0{n}"} for n in range(3)]
     assert entries({"api/runs": minutes}, asked("grid?from=03%3A00")) == []
@@ -735,7 +737,12 @@ def test_a_path_with_many_kinds_of_requests_leaves_room_for_others():
     rows = {"rows": [{"id": f"row-{number:04}"} for number in range(9)]}
     switches = [f'{{"b{n}": {str(on).lower()}, "row": "row-0000"}}' for n in range(9) for on in (True, False)]
     found = entries({"api/rows": rows}, *(asked("search", each) for each in switches), asked("see/row-0000"))
-    assert [each.partition(" ")[0] for each in found[:4]] == ["search", "see/row-0001", "search", "see/row-0002"]
+    assert [each.partition(" ")[0] for each in found[:4]] == [
+        "search",
+        "see/row-0001",
+        "search",
+        "see/row-0002",
+    ]
 
 
 def test_one_request_is_enough_for_an_entry_of_another_if_it_is_named_after_the_list():

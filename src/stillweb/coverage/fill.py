@@ -412,7 +412,7 @@ class _FillingWalks:
         ]
 
     async def _visit(self, vector: VectorEnv, session: int, walks: Iterator[int]) -> None:
-        """Take a walk in a fresh context; a longer one if the start page takes long, as large applications do."""
+        """Take a walk in a fresh context; a longer one if starts take long, as of large applications."""
         number, began = next(walks), clock.monotonic()
         try:
             seen, info = await vector.reset(session, url=self._start(number))

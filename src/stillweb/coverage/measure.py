@@ -212,7 +212,7 @@ class FirstStart:
             self._known.set()
 
     async def is_worth(self, session: int) -> bool:
-        """Return whether a session, counted from 0, should start; wait until the first one has, if need be."""
+        """Return whether a session, counted from 0, should start; it may wait until the first one has."""
         if session < max(_SESSIONS_LEAST, os.cpu_count() or 1):
             return True
         await self._known.wait()
@@ -295,9 +295,7 @@ async def _measure(
     async with policies, vector, asyncio.TaskGroup() as group:
 
         async def work(session: int) -> None:
-            if not await walker.starts.is_worth(session):
-                return
-            for record in waiting:
+            for record in waiting if await walker.starts.is_worth(session) else ():
                 await walker.walk(vector, session, record)
                 done.append(record)
                 if on_walk(result()) or walker.is_over:

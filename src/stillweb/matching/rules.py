@@ -360,12 +360,6 @@ class Rules:
             return ()
         return tuple(leaf.name for leaf, rule in self._fitting(request)[1] if rule.shape == COUNTER)
 
-    def clock_names(self, parts: Parts) -> frozenset[str]:
-        """Return the places ("query:since") whose times follow the page's clock, by rules of a request."""
-        rules = (rule for places in self._by_place.values() for each in places.values() for rule in each)
-        clock = (rule for rule in rules if rule.shape == CLOCK and rule.applies(parts))
-        return frozenset(f"{rule.where}:{rule.name}" for rule in clock)
-
     def clock_alias(self, request: Request) -> ClockAlias | None:
         """Return the key of a request by the distances of its times from the page's present.
 

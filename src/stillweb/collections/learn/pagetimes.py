@@ -6,8 +6,8 @@ that follow the clock move by the same amount. Requests that differ otherwise ar
 are compared likewise, by the starts of their clocks.
 
 A page hands its times on: "since yesterday" is in the link of a list, and then in the request of that list.
-If the list was recorded by its address, its time does not move with the clock. It is the same text as the time
-of the page that made the link (`equal_time_rules`).
+If the list was recorded by its address, its time does not move with the clock. It is the same text as the
+time of the page that made the link (`equal_time_rules`).
 """
 
 from __future__ import annotations
@@ -96,19 +96,25 @@ def equal_time_rules(requests: Iterable[Request], start: datetime, known: Rules)
     proved: set[str] = set()
     others: list[_Timed] = []
     for timed in filter(None, (_timed(request, known) for request in requests)):
-        names = known.clock_names(timed.parts)
+        places = _clock_places(known, timed.parts)
         for leaf, time in timed.times:
-            if f"{leaf.where}:{leaf.name}" in names and time.present(microseconds(start)) is not None:
+            if (leaf.where, leaf.name) in places and time.present(microseconds(start)) is not None:
                 proved.add(leaf.text)
         others.append(timed)
     proofs: dict[Rule, set[str]] = defaultdict(set)
     for timed in others:
-        names = known.clock_names(timed.parts)
+        places = _clock_places(known, timed.parts)
         for leaf, time in timed.times:
             is_exact = time.step <= _SECOND and time.at % (60 * _SECOND)
-            if is_exact and leaf.text in proved and f"{leaf.where}:{leaf.name}" not in names:
+            if is_exact and leaf.text in proved and (leaf.where, leaf.name) not in places:
                 proofs[_rule(timed.parts, leaf)].add(timed.parts.path)
     return _general(proofs, "equal to a time that moved with the page's clock")
+
+
+def _clock_places(rules: Rules, parts: Parts) -> frozenset[tuple[Where, str]]:
+    """Return where the times of a request follow the page's clock."""
+    clock = (rule for rule in rules.volatile if rule.shape == CLOCK and rule.applies(parts))
+    return frozenset((rule.where, rule.name) for rule in clock)
 
 
 def _timed(request: Request, known: Rules) -> _Timed | None:

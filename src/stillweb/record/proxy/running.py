@@ -285,8 +285,8 @@ class RecordingProxy:
     def note_version(self, url: str, resource: str, response: Response) -> None:
         """Note a body of a script or style sheet; warn if the URL had another body before.
 
-        Decoded bodies are compared: servers that compress each response anew write the time into the header of
-        gzip (RFC 1952 §2.3.1).
+        Decoded bodies are compared: servers that compress each response anew write the time into the header
+        of gzip (RFC 1952 §2.3.1).
 
         Pages recorded with one body may fail with another: replay may combine a page with a later script.
 

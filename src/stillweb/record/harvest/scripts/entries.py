@@ -246,21 +246,10 @@ def requests_for_entries(
         listed: values of recorded lists.
         is_known: returns whether a request was sent before.
     """
-    kinds: dict[tuple[Any, ...], _Kind] = {}
-    for request in requests:
-        example = _Texts.of(request, listed.sources.keys())
-        texts = example.all
-        named = [number for number, text in enumerate(texts) if text in listed.sources]
-        for at in named[:_NAMED]:
-            for rest in dict.fromkeys([(), *_rests(texts, at, listed)]):
-                marked = {texts[at]: "{}", **{texts[place]: name for place, name in rest}}
-                alike = tuple(marked.get(text, text) for text in texts)
-                key = (request.method, urlsplit(request.url).netloc, _names(request), at, rest, alike)
-                kinds.setdefault(key, _Kind(at, rest)).values[texts[at]] = example
     found: dict[str, PlainRequest] = {}
     left, posted = _EFFORT, Counter[tuple[str, str]]()
     by_place: dict[tuple[str, str], list[_Kind]] = defaultdict(list)
-    for kind in kinds.values():
+    for kind in _kinds_of(requests, listed):
         by_place[_place_of(next(iter(kind.values.values())).request)].append(kind)
     # One path may have hundreds of kinds: a dialog with many switches.
     for entry in in_turn(in_turn(kind.entries(listed) for kind in group) for group in by_place.values()):
@@ -273,6 +262,22 @@ def requests_for_entries(
             found[entry.key] = entry
             posted[place] += 1
     return list(found.values())
+
+
+def _kinds_of(requests: Iterable[PlainRequest], listed: ListedValues) -> list[_Kind]:
+    """Return the kinds of requests that name entries, with examples."""
+    kinds: dict[tuple[Any, ...], _Kind] = {}
+    for request in requests:
+        example = _Texts.of(request, listed.sources.keys())
+        texts = example.all
+        named = [number for number, text in enumerate(texts) if text in listed.sources]
+        for at in named[:_NAMED]:
+            for rest in dict.fromkeys([(), *_rests(texts, at, listed)]):
+                marked = {texts[at]: "{}", **{texts[place]: name for place, name in rest}}
+                alike = tuple(marked.get(text, text) for text in texts)
+                key = (request.method, urlsplit(request.url).netloc, _names(request), at, rest, alike)
+                kinds.setdefault(key, _Kind(at, rest)).values[texts[at]] = example
+    return list(kinds.values())
 
 
 def in_turn(sources: Iterable[Iterable[T]]) -> Iterator[T]:

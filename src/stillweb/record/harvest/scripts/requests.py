@@ -239,9 +239,7 @@ def _switched(rows: dict[_Row, PlainRequest], yielded: set[_Row]) -> Iterator[tu
         level = following
 
 
-def _missing(
-    rows: dict[_Row, PlainRequest], yielded: set[_Row]
-) -> Iterator[tuple[_Row, PlainRequest]]:
+def _missing(rows: dict[_Row, PlainRequest], yielded: set[_Row]) -> Iterator[tuple[_Row, PlainRequest]]:
     """Yield the fourth corners, each with a request that it differs from in one value."""
     columns = list(zip(*rows, strict=True))
     counts = [len(set(values)) for values in columns]
