@@ -66,6 +66,7 @@ from stillweb.record.harvest.posts import PostForm, PostForms
 from stillweb.record.harvest.scripts.bundles import bundled_urls, destination_of
 from stillweb.record.harvest.scripts.entries import ListedValues, requests_for_entries
 from stillweb.record.harvest.scripts.loaded import LoadedLinks
+from stillweb.record.harvest.scripts.named import listed_urls
 from stillweb.record.harvest.scripts.requests import combined_requests, learn_kinds
 from stillweb.record.harvest.scripts.rows import attribute_texts, requests_for_rows
 from stillweb.record.harvest.words import SiteWords, WordRequests, WordTemplate, with_beginnings
@@ -715,6 +716,13 @@ def test_a_request_may_repeat_several_values_of_its_entry_and_values_with_slashe
     assert entries({"list": packages}, two[0]) == []
     coded = asked("readme/abc"), asked("readme/%40hd%2Fdef")
     assert entries({"list": packages}, *coded) == ["readme/@hd%2Fghi", "readme/jkl"]
+
+
+def test_data_that_json_in_a_script_lists_is_of_one_folder():
+    definitions = [{"name": name, "url": f"/api/docs/{name}"} for name in ("runs", "plugins/mail", "users")]
+    code = 'load({url:"/api/docs/code"}); send({"other": "/a/b", "url2": "/api/x"}, {"other": "/c/d"})'
+    found = listed_urls(f"{HOME}docs/start.js", f"var options = {json.dumps(definitions)}; {code}")
+    assert list(found) == [[f"{HOME}api/docs/{name}" for name in ("runs", "plugins/mail", "users")]]
 
 
 def test_an_empty_value_of_an_entry_is_no_part_of_a_request():

@@ -9,9 +9,11 @@ that has the name before another URL of the same form sends a request to that on
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from html import unescape
+from os.path import commonpath
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
@@ -22,6 +24,7 @@ from stillweb.record.harvest.misses import PlainRequest
 from stillweb.urls import wire_url
 
 _QUOTED = re.compile(r"""([:=(])\s{0,9}(["'])((?:https?:)?\\?/[^"'<>\s]{1,2000})\2""")
+_IN_JSON = re.compile(r"""\"([\w$-]{1,40})\"\s{0,9}:\s{0,9}\"(/(?!/)[^\"'<>\s\\]{1,500})\"""")
 _BEFORE = re.compile(r"""(?<![\w-])([\w$-]{1,40})["']?\s{0,9}$""")
 _BEHIND = 80  # characters before a sign that hold its name
 _FOLLOWED = frozenset(("href", "action"))  # what visitors follow
@@ -50,6 +53,21 @@ def named_urls(url: str, html: str, names: Container[_Name] | None = None) -> It
         except ValueError:
             continue
         yield name, named
+
+
+def listed_urls(url: str, script: str) -> Iterator[list[str]]:
+    """Yield the URLs that JSON in a script has under one name, if it has several, all of one folder.
+
+    That is data to choose from, such as the definitions that the documentation of an API shows. The URLs that
+    the code itself requests are in no JSON.
+    """
+    by_name: dict[str, dict[str, None]] = defaultdict(dict)
+    for match in _IN_JSON.finditer(script):
+        by_name[match[1]][wire_url(urljoin(url, match[2]))] = None
+    for found in by_name.values():
+        folder = commonpath([urlsplit(each).path for each in found])
+        if len(found) > 1 and folder.count("/") > 1:
+            yield list(found)
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ from stillweb.record.harvest.page import HtmlPage, parse_page
 from stillweb.record.harvest.scripts.bundles import bundled_urls, destination_of
 from stillweb.record.harvest.scripts.entries import ListedValues, in_turn, requests_for_entries
 from stillweb.record.harvest.scripts.loaded import LoadedLinks
-from stillweb.record.harvest.scripts.named import NamedRequests
+from stillweb.record.harvest.scripts.named import NamedRequests, listed_urls
 from stillweb.record.harvest.scripts.rows import attribute_texts, requests_for_rows
 from stillweb.urls import host_of
 
@@ -339,7 +339,7 @@ class ScriptRequests:
         return pages
 
     def for_files(self) -> list[PlainRequest]:
-        """Return the files that recorded scripts name, beside recorded ones of the same folder."""
+        """Return the files that recorded scripts name beside recorded ones, and the data that they list."""
         scripts: dict[str, str] = {}
         hosts: dict[str, set[str]] = {}
         for capture in self._collection.captures():
@@ -356,6 +356,10 @@ class ScriptRequests:
             for url in bundled_urls(texts, hosts.get(page, set())):
                 found.setdefault(url, page)
         referers = {host_of(url): url for url in reversed(self._documents)}
+        for url, text in scripts.items():
+            for listed in listed_urls(url, text) if host_of(url) in referers else ():
+                if not self._recorded.isdisjoint(listed):
+                    found.update({each: host_of(each) for each in listed if host_of(each) in referers})
         return [
             PlainRequest("GET", url, destination_of(url), referers[host])
             for url, host in list(found.items())[:_FILES]
