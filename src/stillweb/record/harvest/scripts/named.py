@@ -58,8 +58,8 @@ def named_urls(url: str, html: str, names: Container[_Name] | None = None) -> It
 def listed_urls(url: str, script: str) -> Iterator[list[str]]:
     """Yield the URLs that JSON in a script has under one name, if it has several, all of one folder.
 
-    That is data to choose from, such as the definitions that the documentation of an API shows. The URLs that
-    the code itself requests are in no JSON.
+    Visitors choose from such data: the definitions that the documentation of an API shows. The URLs that the
+    code itself requests are in no JSON.
     """
     by_name: dict[str, dict[str, None]] = defaultdict(dict)
     for match in _IN_JSON.finditer(script):
