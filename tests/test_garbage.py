@@ -27,7 +27,7 @@ def made(count: int) -> list[list[int]]:
     return [[number] for number in range(count)]
 
 
-def test_nothing_is_collected_within_and_it_goes_on_afterwards() -> None:
+def test_nothing_is_collected_within_and_it_continues_afterwards() -> None:
     before = collections()
     with uncollected():
         stored = made(50_000)
@@ -37,7 +37,7 @@ def test_nothing_is_collected_within_and_it_goes_on_afterwards() -> None:
     assert collections() > before
 
 
-def test_it_goes_on_after_an_error() -> None:
+def test_it_continues_after_an_error() -> None:
     with pytest.raises(KeyError), uncollected():
         raise KeyError
     assert gc.isenabled()

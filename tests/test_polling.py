@@ -6,14 +6,14 @@ from stillweb.polling import poll
 
 
 async def test_poll_stops_when_the_condition_holds() -> None:
-    asked = []
+    calls = []
 
     def third_time() -> bool:
-        asked.append(1)
-        return len(asked) == 3
+        calls.append(1)
+        return len(calls) == 3
 
     assert await poll(third_time, timeout=5, interval=0.001)
-    assert len(asked) == 3
+    assert len(calls) == 3
 
 
 async def test_poll_gives_up() -> None:

@@ -225,16 +225,16 @@ def questions(body: Body, amount: Callable[[str], Any]) -> list[Any]:
     ]
 
 
-def asked_and_given(body: Body, site: str, amount: Callable[[str], Any]) -> tuple[int, int]:
+def count_answered(body: Body, site: str, amount: Callable[[str], Any]) -> tuple[int, int]:
     """Return how many questions are answered, and how many there are, or fail at a wrong answer."""
     board, provable = SITES[site]
     proved = prove(record(body, board, amount))
-    asked = questions(body, amount)
+    requests = questions(body, amount)
     if isinstance(proved, Refusal):
         assert not provable, proved.reason
-        return 0, len(asked)
+        return 0, len(requests)
     answered, branches = 0, branches_of(proved, board)
-    for question in asked:
+    for question in requests:
         session, live = session_of(branches, board), board()
         found = session.answer(post(question), Match(Tier.MISS, reason="not recorded"), 0)
         if found is None or found[1] is None:
@@ -246,7 +246,7 @@ def asked_and_given(body: Body, site: str, amount: Callable[[str], Any]) -> tupl
             assert _text(after[1]) == live.answer(LIST).raw_body, question
         else:
             assert after is not None, question  # the recorded list would be the one before the write
-    return answered, len(asked)
+    return answered, len(requests)
 
 
 def _text(entry: Entry) -> bytes:
@@ -262,8 +262,8 @@ CASES = [
 
 @pytest.mark.parametrize(("body", "site", "amount"), CASES)
 def test_a_script_write_is_answered_as_the_site_does_or_missed(body: str, site: str, amount: str) -> None:
-    answered, asked = asked_and_given(BODIES[body], site, NUMBER[amount])  # type: ignore[arg-type]
-    assert asked >= 100
+    answered, requests = count_answered(BODIES[body], site, NUMBER[amount])  # type: ignore[arg-type]
+    assert requests >= 100
     assert answered >= 5 or not SITES[site][1]
 
 

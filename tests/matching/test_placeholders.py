@@ -88,7 +88,7 @@ def test_another_key_draws_another():
     assert Placeholders(KEY).of("shopper-pass-1") != Placeholders(b"j" * 32).of("shopper-pass-1")
 
 
-def test_a_run_that_goes_on_knows_what_was_drawn_and_the_file_holds_no_secret(tmp_path):
+def test_a_run_that_continues_knows_what_was_drawn_and_the_file_holds_no_secret(tmp_path):
     path = key_file(tmp_path, "shop")
     first = Placeholders.open(path)
     assert not path.exists()  # nothing was secret yet
@@ -141,10 +141,10 @@ FORM = (("Content-Type", "application/x-www-form-urlencoded"),)
 
 def test_a_replay_knows_recorded_secrets_in_their_places_and_no_others():
     known, drawn = disguise("demo", "p w+1!")
-    asked = Request("POST", "https://a.test/?p=demo&q=demo", FORM, b"u=demo&p=p+w%2B1%21&q=demo")
-    told = known(asked)
-    assert told.url == f"https://a.test/?p={drawn['demo']}&q=demo"
-    assert told.raw_body == f"u=demo&p={quote_plus(drawn['p w+1!'])}&q=demo".encode()
+    request = Request("POST", "https://a.test/?p=demo&q=demo", FORM, b"u=demo&p=p+w%2B1%21&q=demo")
+    sent = known(request)
+    assert sent.url == f"https://a.test/?p={drawn['demo']}&q=demo"
+    assert sent.raw_body == f"u=demo&p={quote_plus(drawn['p w+1!'])}&q=demo".encode()
     for other in (
         Request("POST", "https://b.test/", FORM, b"p=demo"),  # another host
         Request("POST", "https://a.test/", FORM, b"p=demo1"),  # a wrong password
@@ -157,14 +157,16 @@ def test_secrets_are_known_in_json_multipart_and_basic_credentials():
     known, drawn = disguise("demo")
     put = drawn["demo"]
     body = b'{"user": "demo", "deep": [{"password" : "d\\u0065mo", "passwords": "demo"}]}'
-    asked = Request("POST", "https://a.test/", (("Content-Type", "application/json"),), body)
-    told = json.loads(known(asked).raw_body)
-    assert told == {"user": "demo", "deep": [{"password": put, "passwords": "demo"}]}
+    request = Request("POST", "https://a.test/", (("Content-Type", "application/json"),), body)
+    sent = json.loads(known(request).raw_body)
+    assert sent == {"user": "demo", "deep": [{"password": put, "passwords": "demo"}]}
     parts = b'--x\r\nContent-Disposition: form-data; name="p"\r\n\r\ndemo\r\n--x--\r\n'
-    asked = Request("POST", "https://a.test/", (("Content-Type", "multipart/form-data; boundary=x"),), parts)
-    assert known(asked).raw_body == parts.replace(b"demo", put.encode())
-    asked = Request("GET", "https://a.test/", (("Authorization", "Basic ZGVtbzpkZW1v"),))
-    [(_, value)] = known(asked).headers
+    request = Request(
+        "POST", "https://a.test/", (("Content-Type", "multipart/form-data; boundary=x"),), parts
+    )
+    assert known(request).raw_body == parts.replace(b"demo", put.encode())
+    request = Request("GET", "https://a.test/", (("Authorization", "Basic ZGVtbzpkZW1v"),))
+    [(_, value)] = known(request).headers
     assert base64.b64decode(value.split()[1]).decode() == f"demo:{put}"
 
 

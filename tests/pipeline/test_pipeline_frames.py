@@ -119,8 +119,8 @@ async def test_what_is_open_when_the_recording_ends_is_stored(collection, ca) ->
         echo = await clients.enter_async_context(talk(recording.url, ECHO))
         await echo.say("ab")
         await echo.hear()
-        asked = client.stream("GET", EVENTS, headers=SSE | {"Last-Event-ID": "3"})
-        events = await clients.enter_async_context(asked)
+        request = client.stream("GET", EVENTS, headers=SSE | {"Last-Event-ID": "3"})
+        events = await clients.enter_async_context(request)
         seen = await _until(events, "event: end")
         assert recording.in_flight == 0
 
@@ -243,14 +243,14 @@ async def test_what_is_volatile_in_a_frame_may_differ(collection, ca) -> None:
         talk(recording.url, ECHO) as echo,
     ):
         await echo.say('{"at":1700000000000,"b":1}')
-        told = await echo.hear()
+        answer = await echo.hear()
 
     async with replayed(collection, ca) as control_api:
         async with talk(control_api.url, ECHO) as echo:
             await echo.say('{"b":2,"at":1700000000001}')
             assert await echo.silent()
             await echo.say('{"b":1,"at":1800000000001}')
-            assert await echo.hear() == told
+            assert await echo.hear() == answer
         (missed,) = (await control_api.ledger("default")).misses
         assert missed.reason == "frame 1 of the page: not as recorded"
 
@@ -274,8 +274,8 @@ async def test_a_server_that_ends_does_not_wait_for_what_has_no_end(collection, 
             session = await control_api.open_session()
             echo = await clients.enter_async_context(talk(session.proxy, ECHO))
             client = await clients.enter_async_context(httpx.AsyncClient(proxy=session.proxy))
-            asked = client.stream("GET", EVENTS, headers=SSE | {"Last-Event-ID": "3"})
-            events = await clients.enter_async_context(asked)
+            request = client.stream("GET", EVENTS, headers=SSE | {"Last-Event-ID": "3"})
+            events = await clients.enter_async_context(request)
             await _until(events, "event: end")
             assert (await control_api.session(session.id))["in_flight"] == 0
         assert await echo.event() is None

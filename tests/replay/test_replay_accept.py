@@ -105,9 +105,9 @@ def test_what_depends_on_an_accepted_write_is_a_guess(collection):
     assert send(session, page) == ("guess", b"first, second")
     assert send(session, Request("GET", f"{ORIGIN}/about"))[0] == "exact"
     assert session.describe()["counts"] == {"sequence": 1, "guess": 4, "exact": 1}
-    asked = session.ledger().entries[1].asked
-    assert asked is not None
-    assert "body" in asked
+    details = session.ledger().entries[1].asked
+    assert details is not None
+    assert "body" in details
     session.reset()
     assert send(session, page) == ("sequence", b"empty")
 

@@ -41,14 +41,14 @@ def entry(
     )
 
 
-def asked(method: str = "GET", **fields: str) -> Request:
+def make_request(method: str = "GET", **fields: str) -> Request:
     return Request(
         method, "https://x.example/", tuple((name.replace("_", "-"), value) for name, value in fields.items())
     )
 
 
 def test_a_head_goes_out_as_recorded_with_its_length() -> None:
-    made = answer.recorded(asked(), entry(fields="Set-Cookie: a=1|Set-Cookie: b=2|ETag: x"))
+    made = answer.recorded(make_request(), entry(fields="Set-Cookie: a=1|Set-Cookie: b=2|ETag: x"))
     assert made.head == (
         b"HTTP/1.1 200 As Recorded\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nETag: x\r\n"
         b"Content-Length: 100\r\n"
@@ -69,30 +69,30 @@ def test_a_head_goes_out_as_recorded_with_its_length() -> None:
         ("a=1; Expires=never; Path=/", "a=1; Path=/"),
     ],
 )
-def test_cookies_that_the_recording_kept_have_no_end(recorded: str, sent: str | None) -> None:
-    made = answer.recorded(asked(), entry(204, fields=f"set-cookie: {recorded}|ETag: x"))
+def test_recorded_cookies_are_sent_without_expiry(recorded: str, sent: str | None) -> None:
+    made = answer.recorded(make_request(), entry(204, fields=f"set-cookie: {recorded}|ETag: x"))
     assert made.head.decode() == f"HTTP/1.1 204 As Recorded\r\nset-cookie: {sent or recorded}\r\nETag: x\r\n"
 
 
 def test_a_body_is_a_view_of_the_pack_not_a_copy() -> None:
     stored = entry()
-    assert answer.recorded(asked(), stored).body is stored.body
+    assert answer.recorded(make_request(), stored).body is stored.body
 
 
 @pytest.mark.parametrize("status", [204, 304])
 def test_what_has_no_body_has_no_length(status: int) -> None:
-    made = answer.recorded(asked(), entry(status))
+    made = answer.recorded(make_request(), entry(status))
     assert b"Content-Length" not in made.head
     assert made.body == b""
 
 
 def test_a_205_is_framed_though_it_has_no_body() -> None:
-    made = answer.recorded(asked(), entry(205))
+    made = answer.recorded(make_request(), entry(205))
     assert (made.head[-19:], made.body) == (b"Content-Length: 0\r\n", b"")
 
 
 def test_a_recorded_head_request_does_not_claim_a_length() -> None:
-    assert b"Content-Length" not in answer.recorded(asked("HEAD"), entry(method="HEAD", body=b"")).head
+    assert b"Content-Length" not in answer.recorded(make_request("HEAD"), entry(method="HEAD", body=b"")).head
 
 
 CODED = {
@@ -108,10 +108,10 @@ CODED = {
 @pytest.mark.parametrize("encoding", CODED)
 def test_a_coding_is_removed_for_who_does_not_take_it(encoding: str) -> None:
     coded = entry(fields=f"Content-Encoding: {encoding}|X-Last: 1", body=CODED[encoding], encoding=encoding)
-    stored = answer.recorded(asked(Accept_Encoding="gzip, x-gzip, deflate, br;q=0.5, zstd"), coded)
+    stored = answer.recorded(make_request(Accept_Encoding="gzip, x-gzip, deflate, br;q=0.5, zstd"), coded)
     assert stored.body is coded.body
     assert b"Content-Encoding" in stored.head
-    plain = answer.recorded(asked(), coded)
+    plain = answer.recorded(make_request(), coded)
     assert plain.body == BODY
     assert plain.head == b"HTTP/1.1 200 As Recorded\r\nX-Last: 1\r\nContent-Length: 100\r\n"
 
@@ -125,7 +125,7 @@ def test_bare_deflate_is_read_too() -> None:
 @pytest.mark.parametrize("body", [b"no such thing", b""])
 def test_a_damaged_body_goes_out_as_recorded(encoding: str, body: bytes) -> None:
     made = answer.recorded(
-        asked(), entry(fields=f"Content-Encoding: {encoding}", body=body, encoding=encoding)
+        make_request(), entry(fields=f"Content-Encoding: {encoding}", body=body, encoding=encoding)
     )
     assert bytes(made.body) == body
     assert b"Content-Encoding" in made.head
@@ -177,7 +177,7 @@ def test_ranges_requested(value: str, expected: ByteRange | None) -> None:
 
 @given(st.integers(0, 120), st.integers(0, 120))
 def test_a_range_is_cut_from_the_whole(first: int, last: int) -> None:
-    made = answer.recorded(asked(Range=f"bytes={first}-{last}"), entry())
+    made = answer.recorded(make_request(Range=f"bytes={first}-{last}"), entry())
     if last < first:
         assert (made.status, bytes(made.body)) == (200, BODY)
     elif first >= len(BODY):
@@ -191,7 +191,7 @@ def test_a_range_is_cut_from_the_whole(first: int, last: int) -> None:
 
 def test_a_recorded_part_is_cut_and_numbered_anew() -> None:
     part = entry(206, "Content-Range: bytes 100-199/1000|X-Last: 1")
-    made = answer.recorded(asked(Range="bytes=110-119"), part)
+    made = answer.recorded(make_request(Range="bytes=110-119"), part)
     assert (made.status, bytes(made.body)) == (206, BODY[10:20])
     assert made.head.count(b"Content-Range") == 1
     assert b"Content-Range: bytes 110-119/1000\r\n" in made.head
@@ -211,7 +211,7 @@ def test_a_coded_part_that_is_the_whole_is_cut_after_decoding(
     coded = gzip.compress(BODY, mtime=0)
     fields = f"Content-Encoding: gzip|Content-Range: bytes 0-{len(coded) - 1}/{len(coded)}"
     held = entry(206, fields=fields, body=coded, encoding="gzip")
-    made = answer.recorded(asked(Accept_Encoding=accepted, Range=requested_range), held)
+    made = answer.recorded(make_request(Accept_Encoding=accepted, Range=requested_range), held)
     assert (made.status, bytes(made.body)) == (status, body)
     numbers = f"Content-Range: bytes {content_range.format(len(coded))}\r\n" if content_range else ""
     assert (numbers.encode() in made.head) is True
@@ -227,20 +227,20 @@ def test_a_coded_part_that_is_the_whole_is_cut_after_decoding(
     ],
 )
 def test_no_bytes_are_cut_where_the_site_cuts_none(fields: str, status: int, requested_range: str) -> None:
-    made = answer.recorded(asked(Range=requested_range), entry(status, fields))
+    made = answer.recorded(make_request(Range=requested_range), entry(status, fields))
     assert (made.status, bytes(made.body)) == (status, BODY)
     assert f"{fields}\r\n".encode() in made.head
 
 
 def test_a_part_that_is_the_whole_answers_who_requested_no_range() -> None:
-    made = answer.recorded(asked(), entry(206, "Content-Range: bytes 0-99/100"))
+    made = answer.recorded(make_request(), entry(206, "Content-Range: bytes 0-99/100"))
     assert (made.status, bytes(made.body)) == (200, BODY)
     assert made.head == b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n"
 
 
 @pytest.mark.parametrize(("condition", "status"), [('"v1"', 206), ('"v2"', 200)])
 def test_if_range_is_compared_with_what_was_recorded(condition: str, status: int) -> None:
-    made = answer.recorded(asked(Range="bytes=0-9", If_Range=condition), entry(fields='ETag: "v1"'))
+    made = answer.recorded(make_request(Range="bytes=0-9", If_Range=condition), entry(fields='ETag: "v1"'))
     assert made.status == status
 
 

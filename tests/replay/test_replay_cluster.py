@@ -347,9 +347,9 @@ async def test_a_worker_that_dies_again_is_waited_for_longer(
         restarts = worker.restarts
         os.kill(worker.pid, signal.SIGKILL)
         assert await poll(lambda: not worker.alive, timeout=10)
-        status, told = await ready(cluster)
+        status, readiness = await ready(cluster)
         if not worker.alive:
-            assert (status, told["missing"]) == (503, ["worker 1"])
+            assert (status, readiness["missing"]) == (503, ["worker 1"])
         assert await poll(lambda: worker.alive and worker.restarts == restarts + 1, timeout=60)  # noqa: B023
     pauses = [r.pause for r in caplog.records if r.message == "worker restarted"]  # type: ignore[attr-defined]
     assert pauses == [0.1, 0.2]

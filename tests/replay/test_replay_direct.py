@@ -112,17 +112,17 @@ async def test_a_session_port_takes_plain_requests_by_host(server: ReplayServer)
 async def test_what_the_memo_knows_of_a_session_port_does_not_answer_for_the_control_api(
     server: ReplayServer,
 ) -> None:
-    asked = get("/", "plain.example", "Accept: */*")
+    request = get("/", "plain.example", "Accept: */*")
     async with ReplayClient(server.url) as control_api:
         session = await control_api.open_session()
         async with dialled(session.proxy) as (reader, writer):
             for _ in range(2):
-                writer.write(asked)
+                writer.write(request)
                 assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
                 assert await reader.readexactly(5) == b"plain"
         assert (await control_api.session(session.id))["requests"] == 2
     async with dialled(server.url) as (reader, writer):
-        writer.write(asked)
+        writer.write(request)
         assert b"stillweb" in await reader.readuntil(b"}")
 
 

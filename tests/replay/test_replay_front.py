@@ -509,7 +509,7 @@ class StandIn:
 
     def __init__(self) -> None:
         self.port = 0
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.release = asyncio.Event()
 
     async def port_of(self, name: str) -> int:
@@ -519,7 +519,7 @@ class StandIn:
         line = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
         path = "/" + line.rpartition("/")[2]
         if path == "/slow":
-            self.asked.set()
+            self.requested.set()
             await self.release.wait()
         writer.write(ANSWERS[path])
         await writer.drain()
@@ -596,7 +596,7 @@ async def test_a_miss_is_in_flight_until_pywb_has_answered(broken: Broken) -> No
     proxy, control_api, stand_in = broken
     for reset in (False, True):
         asking = asyncio.create_task(raw(proxy, "/slow"))
-        await stand_in.asked.wait()
+        await stand_in.requested.wait()
         before = (await control_api.ledger()).entries
         assert (await control_api.session("default"))["in_flight"] == 1
         if reset:
@@ -606,7 +606,7 @@ async def test_a_miss_is_in_flight_until_pywb_has_answered(broken: Broken) -> No
         assert (await control_api.session("default"))["in_flight"] == 0
         after = (await control_api.ledger()).entries
         assert [entry.tier for entry in after] == ([] if reset else [*before, "pywb"])
-        stand_in.asked.clear()
+        stand_in.requested.clear()
         stand_in.release.clear()
 
 

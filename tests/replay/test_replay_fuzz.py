@@ -39,12 +39,12 @@ def test_damaged_archives_and_packs(shared: Path) -> None:
 def test_the_model_of_streams_sees_an_invented_request() -> None:
     data = b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\nGET GET /b HTTP/1.1\r\n\r\n"
     stream = fuzzwire.Stream("mutated", data, RequestLimits())
-    told = [
+    events = [
         RequestReceived("POST", "/a", (("Content-Length", "4"),), b"", True),
         RequestReceived("GET", "/b", (), b"", True),
     ]
     assert fuzzwire.check(stream, random.Random(0)) == ""
-    assert "the model has" in fuzzwire.as_modelled(told, data)
+    assert "the model has" in fuzzwire.as_modelled(events, data)
 
 
 def test_the_oracle_of_the_resolver_sees_what_rules_fold(tmp_path: Path) -> None:

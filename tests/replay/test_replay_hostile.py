@@ -270,9 +270,9 @@ async def test_a_thousand_who_only_knock(served: ReplayServer) -> None:
 async def test_a_hundred_requests_in_one_write_are_answered_in_order(
     served: ReplayServer, ca: CertAuthority, secure: bool
 ) -> None:
-    asked = b"".join(GET.replace(b".example/ ", b".example/%d " % number) for number in range(MANY))
+    requests = b"".join(GET.replace(b".example/ ", b".example/%d " % number) for number in range(MANY))
     async with tunnelled(served.url, ca) if secure else dialled(served.url) as (reader, writer):
-        writer.write(asked)
+        writer.write(requests)
         answers = [await one_answer(reader) for _ in range(MANY)]
     assert answers == [(200, numbered(number)) for number in range(MANY)]
 
@@ -441,15 +441,20 @@ async def test_no_way_through_a_tunnel_leads_to_the_control_api(
     served: ReplayServer, ca: CertAuthority
 ) -> None:
     own = served.url.encode()
-    asked = (
+    requests = (
         b"GET /sessions HTTP/1.1\r\nHost: " + own.removeprefix(b"http://") + b"\r\n\r\n",
         b"GET " + own + b"/sessions HTTP/1.1\r\nHost: x\r\n\r\n",
         b"GET http://shop.example/ HTTP/1.1\r\nHost: evil\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n",
     )
     async with tunnelled(served.url, ca) as (reader, writer):
-        writer.write(b"".join(asked))
-        assert [await one_answer(reader) for _ in asked] == [(404, b""), (404, b""), (200, PAGE), (200, PAGE)]
+        writer.write(b"".join(requests))
+        assert [await one_answer(reader) for _ in requests] == [
+            (404, b""),
+            (404, b""),
+            (200, PAGE),
+            (200, PAGE),
+        ]
         writer.write(CONNECT)
         assert await one_answer(reader) == (400, b"")
     got = await converse(served.url, b"GET " + own + b"/sessions HTTP/1.1\r\nConnection: close\r\n\r\n")

@@ -83,14 +83,14 @@ def browser(proxy: str, ca: CertAuthority) -> httpx.AsyncClient:
     return httpx.AsyncClient(proxy=proxy, verify=context, trust_env=False, timeout=20)
 
 
-def asked(*arguments: str) -> str:
+def output_of(*arguments: str) -> str:
     result = CliRunner().invoke(cli, ["replay", *arguments])
     assert result.exit_code == 0, result.exception
     return result.stdout
 
 
 async def invoke(*arguments: str) -> str:
-    return await asyncio.to_thread(asked, *arguments)
+    return await asyncio.to_thread(output_of, *arguments)
 
 
 async def test_a_closed_session_keeps_its_ledger_and_is_lost_to_who_works_with_it(
@@ -216,14 +216,14 @@ def test_several_files_and_their_filters(file: Path, tmp_path: Path) -> None:
     both = (str(file), str(other))
 
     def urls(*arguments: str) -> list[str]:
-        return [json.loads(each)["url"] for each in asked(*arguments, *both, "--json").splitlines()]
+        return [json.loads(each)["url"] for each in output_of(*arguments, *both, "--json").splitlines()]
 
     assert urls("ledger") == [f"{SHOP}/", f"{SHOP}/x", "https://blog.example/", f"{SHOP}/x"]
     assert urls("ledger", "--tier", "exact") == [f"{SHOP}/"]
     assert urls("ledger", "--session", "s2") == [f"{SHOP}/x"]
     assert urls("misses", "--collection", "blog") == ["https://blog.example/"]
     assert urls("misses") == [f"{SHOP}/x", "https://blog.example/"]  # the one seen twice first
-    printed = asked("ledger", str(file), "--json")
+    printed = output_of("ledger", str(file), "--json")
     assert printed == file.read_text()  # what is printed can be read again
 
 
@@ -255,15 +255,15 @@ def test_equal_misses_are_one_with_its_first_and_last_sighting() -> None:
 
 def test_bodies_and_what_frameworks_ask_by_report_misses_apart() -> None:
     def post(seq: int, digest: str, *fields: tuple[str, str]) -> LedgerLine:
-        asked = {"fields": [list(field) for field in fields], "size": 1, "digest": digest}
-        return line(seq, "miss", f"{SHOP}/api", method="POST", asked=asked)
+        details = {"fields": [list(field) for field in fields], "size": 1, "digest": digest}
+        return line(seq, "miss", f"{SHOP}/api", method="POST", asked=details)
 
     lines = [post(1, "a"), post(2, "b"), post(3, "a", ("rsc", "1")), post(4, "a", ("accept-language", "de"))]
     assert [each.count for each in gather_misses(lines)] == [2, 1, 1]
 
 
 def test_the_file_of_misses_has_this_form(tmp_path: Path) -> None:
-    asked = {
+    details = {
         "fields": [["accept", "*/*"], ["content-type", "application/json"]],
         "size": 2,
         "digest": "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a",
@@ -271,7 +271,9 @@ def test_the_file_of_misses_has_this_form(tmp_path: Path) -> None:
     }
     lines = [
         line(1, "exact", f"{SHOP}/", resource="document"),
-        line(2, "miss", f"{SHOP}/api?q=ü", method="POST", resource="empty", referer=f"{SHOP}/", asked=asked),
+        line(
+            2, "miss", f"{SHOP}/api?q=ü", method="POST", resource="empty", referer=f"{SHOP}/", asked=details
+        ),
     ]
     (missed,) = gather_misses(lines)
     golden = (
@@ -338,7 +340,7 @@ async def test_following_reports_what_comes_of_open_closed_and_reset_sessions(
     source = ServerSource(server.url) if live else FileSource(str(file))
     following = follow([source])
 
-    async def told(count: int) -> list[tuple[str, int, str]]:
+    async def printed(count: int) -> list[tuple[str, int, str]]:
         async with asyncio.timeout(10):
             lines = [await anext(following) for _ in range(count)]
         return [(each.session, each.entry.seq, each.entry.url) for each in lines]
@@ -347,19 +349,19 @@ async def test_following_reports_what_comes_of_open_closed_and_reset_sessions(
         session = await control_api.open_session()
         async with browser(session.proxy, ca) as web:
             await web.get(f"{SHOP}/1")
-            assert await told(1) == [(session.id, 1, f"{SHOP}/1")]
+            assert await printed(1) == [(session.id, 1, f"{SHOP}/1")]
             await web.get(f"{SHOP}/2")
             await web.get(f"{SHOP}/3")
-            assert await told(2) == [(session.id, 2, f"{SHOP}/2"), (session.id, 3, f"{SHOP}/3")]
+            assert await printed(2) == [(session.id, 2, f"{SHOP}/2"), (session.id, 3, f"{SHOP}/3")]
             await control_api.reset_session(session.id)
             await web.get(f"{SHOP}/4")
-            assert await told(1) == [(session.id, 1, f"{SHOP}/4")]
+            assert await printed(1) == [(session.id, 1, f"{SHOP}/4")]
             await web.get(f"{SHOP}/5")
         await control_api.close_session(session.id)
-        assert await told(1) == [(session.id, 2, f"{SHOP}/5")]
+        assert await printed(1) == [(session.id, 2, f"{SHOP}/5")]
         async with browser(server.url, ca) as web:
             await web.get(f"{SHOP}/6")
-        assert await told(1) == [("default", 1, f"{SHOP}/6")]
+        assert await printed(1) == [("default", 1, f"{SHOP}/6")]
     await source.aclose()
 
 
@@ -369,8 +371,8 @@ def test_the_command_follows_a_file_until_it_is_stopped(file: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=file.parent) as process:
         assert process.stdout is not None
         for seq in (1, 2, 3):
-            told = Missed.from_dict(json.loads(process.stdout.readline()))
-            assert (told.url, told.count) == (f"{SHOP}/{seq}", 1)
+            missed = Missed.from_dict(json.loads(process.stdout.readline()))
+            assert (missed.url, missed.count) == (f"{SHOP}/{seq}", 1)
             with file.open("a") as growing:
                 growing.write(line(seq + 1, "miss", f"{SHOP}/{seq + 1}").to_json())
         process.send_signal(signal.SIGINT)

@@ -106,11 +106,11 @@ class Served:
     waiting: list[Coroutine[Any, Any, None]] = field(default_factory=list)
 
     policy: Policy = field(default_factory=Policy)
-    told: list[LedgerEntry] = field(default_factory=list)
+    entries: list[LedgerEntry] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         def sink(line: LedgerLine) -> None:
-            self.told.append(replace(line.entry, ms=0.0))
+            self.entries.append(replace(line.entry, ms=0.0))
 
         self.sessions = {
             name: Session(name, "memo", self.pack, self.policy, sink) for name in ("default", "own")
@@ -152,7 +152,7 @@ class Served:
             seen.append((bytes(wires.sent), wires.closing, whose))
             wires.closing = True
             connection.connection_lost(None)
-        seen.append(self.told)
+        seen.append(self.entries)
         for session in self.sessions.values():
             lines = [replace(line, ms=0.0) for line in session.ledger().entries]
             seen.append((session.describe(), lines, repr(session.state), session.counters.answers))
@@ -327,7 +327,7 @@ def test_a_memo_is_of_one_pack_and_one_policy(folder: Path) -> None:
         assert cache_of(first, Policy()) is not cache_of(second, Policy())
 
 
-def test_a_session_that_goes_on_with_a_newer_pack_forgets_the_older_one(folder: Path) -> None:
+def test_a_session_that_continues_with_a_newer_pack_forgets_the_older_one(folder: Path) -> None:
     with Pack.open(folder) as older, Pack.open(folder) as newer:
         session = Session("s", "memo", older, Policy())
         before = session.cache

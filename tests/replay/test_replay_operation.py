@@ -257,10 +257,10 @@ def test_damage_of_what_plays_is_an_answer_too(tmp_path: Path) -> None:
     file.write_bytes(content.replace(b"event-stream: 1", b"event-stream: 2").replace(b'"end"', b'"END"'))
     with Pack.open(tmp_path / "pack") as pack:
         session = Session("s", "c", pack, Policy())
-        asked = session.begin(Request("GET", url, (("Accept", "text/event-stream"),)))
+        answered = session.begin(Request("GET", url, (("Accept", "text/event-stream"),)))
         shaken = websocket.begin(session, Request("GET", "https://a.test/socket"))
-        assert [asked.answer.status, shaken.answer.status] == [500, 500]
-        session.finish(asked)
+        assert [answered.answer.status, shaken.answer.status] == [500, 500]
+        session.finish(answered)
         session.finish(shaken)
         assert (session.in_flight, session.describe()["counts"]) == (0, {"fault": 2})
         assert session.counters.damaged == 2

@@ -293,8 +293,8 @@ async def spki(port: int, host: str) -> str:
     program = await asyncio.create_subprocess_shell(
         f"{show} | {digest} | base64", stdout=asyncio.subprocess.PIPE
     )
-    told, _ = await program.communicate()
-    return told.decode().strip()
+    output, _ = await program.communicate()
+    return output.decode().strip()
 
 
 @pytest.mark.pywb
@@ -318,8 +318,8 @@ async def test_it_opens_no_connection_to_the_world(shop, ca, pywb):
     program = await asyncio.create_subprocess_exec(
         *(str(python), "-c", script), env=variables, stdout=asyncio.subprocess.PIPE
     )
-    told, _ = await program.communicate()
-    assert told.decode().split() == ["True"] * 4
+    output, _ = await program.communicate()
+    assert output.decode().split() == ["True"] * 4
 
 
 @pytest_asyncio.fixture(scope="class", loop_scope="session")

@@ -67,8 +67,8 @@ async def test_repeats(tmp_path: Path, ca: CertAuthority, number: int, origin_fo
                     await reader.readuntil(b"\r\n\r\n")
             for _ in range(60):
                 reader, writer = draw.choice(streams)
-                asked = [draw.choice(few) for _ in range(draw.choice((1, 1, 1, 2, 3)))]
-                sent = [on_the_wire(request, origin_form=origin_form) for request in asked]
+                requests = [draw.choice(few) for _ in range(draw.choice((1, 1, 1, 2, 3)))]
+                sent = [on_the_wire(request, origin_form=origin_form) for request in requests]
                 wanted = [shadowed(shadow, each, "http://" if origin_form else "") for each in sent]
                 whole = b"".join(sent)
                 cut = draw.choice((0, 0, draw.randrange(len(whole))))
@@ -82,7 +82,7 @@ async def test_repeats(tmp_path: Path, ca: CertAuthority, number: int, origin_fo
                 writer.close()
                 await writer.wait_closed()
             async with ReplayClient(server.url) as control_api:
-                told = (await control_api.ledger()).entries
-    assert [(e.method, e.url, e.tier, e.reason) for e in told] == [
+                entries = (await control_api.ledger()).entries
+    assert [(e.method, e.url, e.tier, e.reason) for e in entries] == [
         (e.method, e.url, e.tier, e.reason) for e in shadow.ledger().entries
     ]

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from resolver_shelf import POLICY, SITE, Registry, Visit, answer_to, asked, entry
+from resolver_registry import POLICY, SITE, Registry, Visit, answer_to, entry, make_request
 
 from stillweb.matching import keys
 from stillweb.matching.captures import Entry
@@ -20,8 +20,8 @@ from stillweb.model import Match, Request, Tier
 
 def test_what_was_recorded_is_found_and_nothing_else() -> None:
     page = entry()
-    assert answer_to(asked(), page) == Match(Tier.EXACT, 0, stable=True)
-    assert answer_to(asked("POST"), page) == Match(Tier.MISS, reason="not on the shelf", stable=True)
+    assert answer_to(make_request(), page) == Match(Tier.EXACT, 0, stable=True)
+    assert answer_to(make_request("POST"), page) == Match(Tier.MISS, reason="not on the shelf", stable=True)
 
 
 def test_a_body_is_parsed_once_for_both_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ def test_a_body_is_parsed_once_for_both_schemes(monkeypatch: pytest.MonkeyPatch)
     bodies = []
     read = keys.read_body
     monkeypatch.setattr(keys, "read_body", lambda *given: bodies.append(given) or read(*given))
-    assert answer_to(asked("POST", SITE + "/form", b'{"a": 1}'), entry()).tier is Tier.MISS
+    assert answer_to(make_request("POST", SITE + "/form", b'{"a": 1}'), entry()).tier is Tier.MISS
     assert len(bodies) == 1
 
 
@@ -65,7 +65,7 @@ RECORDED = [
     ],
 )
 def test_what_merely_looks_alike_is_a_miss(method: str, path: str, body: bytes) -> None:
-    assert answer_to(asked(method, SITE + path, body), *RECORDED).tier == Tier.MISS
+    assert answer_to(make_request(method, SITE + path, body), *RECORDED).tier == Tier.MISS
 
 
 @pytest.mark.parametrize("row", range(len(RECORDED)))
@@ -77,52 +77,52 @@ def test_each_of_them_is_found_by_itself(row: int) -> None:
         3: b'{"b": {"y": 2}, "a": {"x": 1}}',
     }
     recorded = RECORDED[row]
-    match = answer_to(asked(recorded.method, recorded.url, bodies.get(row, b"")), *RECORDED)
+    match = answer_to(make_request(recorded.method, recorded.url, bodies.get(row, b"")), *RECORDED)
     assert (match.tier, match.entry) == (Tier.EXACT, row)
 
 
 def test_head_takes_a_recorded_head_before_the_get() -> None:
     get, head = entry(), entry("HEAD", order=1)
-    assert answer_to(asked("HEAD"), get).entry == 0
-    assert answer_to(asked("HEAD"), get, head).entry == 1
-    assert answer_to(asked(), head).tier == Tier.MISS
+    assert answer_to(make_request("HEAD"), get).entry == 0
+    assert answer_to(make_request("HEAD"), get, head).entry == 1
+    assert answer_to(make_request(), head).tier == Tier.MISS
 
 
 def test_the_other_scheme_stands_in_unless_it_leads_back() -> None:
     plain = entry(url="http://shop.example/")
-    assert answer_to(asked(), plain) == Match(Tier.EXACT, 0, "recorded over http", stable=True)
+    assert answer_to(make_request(), plain) == Match(Tier.EXACT, 0, "recorded over http", stable=True)
     upgrade = entry(url="http://shop.example/", status=301, fields=f"Location: {SITE}/")
-    match = answer_to(asked(), upgrade)
+    match = answer_to(make_request(), upgrade)
     assert (match.tier, match.reason) == (Tier.MISS, "recorded as a redirect to itself only")
-    assert answer_to(asked(url="http://shop.example/"), upgrade).tier == Tier.EXACT
+    assert answer_to(make_request(url="http://shop.example/"), upgrade).tier == Tier.EXACT
 
 
 def test_the_right_scheme_goes_first() -> None:
     entries = entry(url="http://shop.example/"), entry(order=1)
-    assert answer_to(asked(), *entries) == Match(Tier.EXACT, 1, stable=True)
+    assert answer_to(make_request(), *entries) == Match(Tier.EXACT, 1, stable=True)
 
 
 @pytest.mark.parametrize("location", [f"{SITE}/", "/", "//shop.example/", "https://SHOP.example:443/#top"])
 def test_a_redirect_to_itself_gives_way_to_the_page(location: str) -> None:
     turn = entry(status=302, fields=f"Set-Cookie: a=1|Location: {location}")
     page = entry(order=1)
-    assert answer_to(asked(), turn, page).entry == 1
-    assert answer_to(asked(), turn).tier == Tier.MISS
+    assert answer_to(make_request(), turn, page).entry == 1
+    assert answer_to(make_request(), turn).tier == Tier.MISS
 
 
 def test_a_round_trip_gives_way_to_the_page() -> None:
     away = entry(status=302, fields="Location: https://login.example/")
     back = entry(url="https://login.example/", status=302, fields=f"Location: {SITE}/", order=1)
     page = entry(order=2)
-    assert answer_to(asked(), away, back, page).entry == 2
-    assert answer_to(asked(), away, back).entry == 0
+    assert answer_to(make_request(), away, back, page).entry == 2
+    assert answer_to(make_request(), away, back).entry == 0
 
 
 def test_a_post_that_redirects_to_its_own_page_is_no_circle() -> None:
     post = entry("POST", status=302, fields=f"Location: {SITE}/")
-    assert answer_to(asked("POST"), post).tier == Tier.EXACT
+    assert answer_to(make_request("POST"), post).tier == Tier.EXACT
     stored = entry("POST", status=307, fields=f"Location: {SITE}/")
-    assert answer_to(asked("POST"), stored).tier == Tier.MISS
+    assert answer_to(make_request("POST"), stored).tier == Tier.MISS
 
 
 @pytest.mark.parametrize(
@@ -140,27 +140,27 @@ def test_a_post_that_redirects_to_its_own_page_is_no_circle() -> None:
 )
 def test_a_part_answers_only_what_it_holds(content_range: str, requested_range: str, found: bool) -> None:
     part = entry(status=206, fields=f"Content-Range: {content_range}")
-    request = asked(Range=requested_range) if requested_range else asked()
+    request = make_request(Range=requested_range) if requested_range else make_request()
     assert (answer_to(request, part).tier == Tier.EXACT) is found
 
 
 def test_not_modified_answers_only_a_condition() -> None:
     unmodified = entry(status=304)
-    assert answer_to(asked(), unmodified).reason == "recorded as not modified only"
-    assert answer_to(asked(If_None_Match='"v"'), unmodified).tier == Tier.EXACT
-    assert answer_to(asked(If_None_Match='"v"'), unmodified, entry(order=1)).tier == Tier.EXACT
-    assert answer_to(asked(), unmodified, entry(order=1)).entry == 1
+    assert answer_to(make_request(), unmodified).reason == "recorded as not modified only"
+    assert answer_to(make_request(If_None_Match='"v"'), unmodified).tier == Tier.EXACT
+    assert answer_to(make_request(If_None_Match='"v"'), unmodified, entry(order=1)).tier == Tier.EXACT
+    assert answer_to(make_request(), unmodified, entry(order=1)).entry == 1
 
 
 def test_a_range_that_could_not_be_given_answers_no_other_request() -> None:
     refused = entry(status=416, fields="Content-Range: bytes */100")
-    assert answer_to(asked(), refused).reason == "recorded as a range that cannot be given only"
-    assert answer_to(asked(Range="bytes=100-"), refused).tier == Tier.EXACT
-    assert answer_to(asked(), refused, entry(order=1)).entry == 1
-    assert answer_to(asked(Range="bytes=2-3"), refused, entry(order=1)).entry == 1
+    assert answer_to(make_request(), refused).reason == "recorded as a range that cannot be given only"
+    assert answer_to(make_request(Range="bytes=100-"), refused).tier == Tier.EXACT
+    assert answer_to(make_request(), refused, entry(order=1)).entry == 1
+    assert answer_to(make_request(Range="bytes=2-3"), refused, entry(order=1)).entry == 1
     part = entry(status=206, fields="Content-Range: bytes 0-49/100", order=1)
-    assert answer_to(asked(Range="bytes=0-9"), refused, part).entry == 1
-    missed = answer_to(asked(Range="bytes=60-69"), refused, part)
+    assert answer_to(make_request(Range="bytes=0-9"), refused, part).entry == 1
+    missed = answer_to(make_request(Range="bytes=60-69"), refused, part)
     assert missed.reason == "recorded in part only, and not the requested part"
 
 
@@ -191,7 +191,7 @@ def test_a_page_and_its_json_under_one_url_are_reported_apart_by_accept(
         entry(order=2),
         replace(entry(order=3, epoch=2, answer=b"later"), mime=json_type),
     )
-    assert answer_to(asked(accept=accept), *registry, state=SessionState(epoch=epoch)).entry == row
+    assert answer_to(make_request(accept=accept), *registry, state=SessionState(epoch=epoch)).entry == row
 
 
 def test_accept_drops_no_redirect_and_no_error() -> None:
@@ -200,35 +200,35 @@ def test_accept_drops_no_redirect_and_no_error() -> None:
         replace(entry(order=1, epoch=1), mime="application/json"),
         entry(order=2, epoch=1),
     )
-    assert answer_to(asked(accept="application/json"), *registry).entry == 0
+    assert answer_to(make_request(accept="application/json"), *registry).entry == 0
 
 
 def test_a_preflight_is_made_and_says_whether_its_request_is_recorded() -> None:
     put = entry("PUT", body=b"{}")
     fields = {"Origin": "https://a.example", "Access_Control_Request_Method": "PUT"}
-    assert answer_to(asked("OPTIONS", **fields), put) == Match(
+    assert answer_to(make_request("OPTIONS", **fields), put) == Match(
         Tier.SYNTHETIC, reason="preflight for PUT", stable=True
     )
-    match = answer_to(asked("OPTIONS", **{**fields, "Access_Control_Request_Method": "DELETE"}), put)
+    match = answer_to(make_request("OPTIONS", **{**fields, "Access_Control_Request_Method": "DELETE"}), put)
     assert match == Match(Tier.SYNTHETIC, reason="preflight for DELETE, which is not recorded", stable=True)
-    assert answer_to(asked("OPTIONS"), entry("OPTIONS")).tier == Tier.EXACT
+    assert answer_to(make_request("OPTIONS"), entry("OPTIONS")).tier == Tier.EXACT
 
 
 def test_noise_is_only_what_was_not_recorded() -> None:
     beacon = "https://region1.google-analytics.com/g/collect?v=2"
-    assert answer_to(asked("POST", beacon)).tier == Tier.NOISE
-    assert answer_to(asked("POST", beacon), entry("POST", beacon)).tier == Tier.EXACT
-    assert answer_to(asked(url="https://www.google-analytics.com/analytics.js")).tier == Tier.MISS
+    assert answer_to(make_request("POST", beacon)).tier == Tier.NOISE
+    assert answer_to(make_request("POST", beacon), entry("POST", beacon)).tier == Tier.EXACT
+    assert answer_to(make_request(url="https://www.google-analytics.com/analytics.js")).tier == Tier.MISS
     # The browser's own: a page's policy names an address for its reports, whatever that is called.
-    told = answer_to(asked("POST", "https://site.test/told", Sec_Fetch_Dest="report"))
-    assert (told.tier, told.reason) == (Tier.NOISE, "report of the browser")
+    match = answer_to(make_request("POST", "https://site.test/sent", Sec_Fetch_Dest="report"))
+    assert (match.tier, match.reason) == (Tier.NOISE, "report of the browser")
     # No page can read the answer to `sendBeacon`, whose body differs each time.
     log = "https://site.test/log"
-    assert answer_to(asked("POST", log, body=b"2", Sec_Fetch_Mode="no-cors")).tier == Tier.NOISE
+    assert answer_to(make_request("POST", log, body=b"2", Sec_Fetch_Mode="no-cors")).tier == Tier.NOISE
     sent = entry("POST", log, body=b"1")
-    assert answer_to(asked("POST", log, body=b"1", Sec_Fetch_Mode="no-cors"), sent).tier == Tier.EXACT
-    assert answer_to(asked("POST", log, body=b"2", Sec_Fetch_Mode="cors"), sent).tier == Tier.MISS
-    assert answer_to(asked(url=log, Sec_Fetch_Mode="no-cors"), sent).tier == Tier.MISS  # an image
+    assert answer_to(make_request("POST", log, body=b"1", Sec_Fetch_Mode="no-cors"), sent).tier == Tier.EXACT
+    assert answer_to(make_request("POST", log, body=b"2", Sec_Fetch_Mode="cors"), sent).tier == Tier.MISS
+    assert answer_to(make_request(url=log, Sec_Fetch_Mode="no-cors"), sent).tier == Tier.MISS  # an image
 
 
 # Several captures of one key.
@@ -244,7 +244,7 @@ def test_reads_follow_the_epoch_whatever_the_order_of_rows(epochs: list[int], ep
     expected = next(e for e in story if e.epoch == wanted)
     shuffled = list(story)
     random.shuffle(shuffled)
-    match = answer_to(asked(), *shuffled, state=SessionState(epoch=epoch))
+    match = answer_to(make_request(), *shuffled, state=SessionState(epoch=epoch))
     assert shuffled[match.entry] is expected
 
 
@@ -253,10 +253,10 @@ def test_a_mutation_takes_its_recordings_in_turn_and_repeats_the_last(count: int
     story = [entry("POST", body=b"{}", order=i, epoch=2 * i, answer=b"%d" % i) for i in range(count)]
     registry, state, chosen = Registry(story), SessionState(), []
     for turn in range(times):
-        match = resolve(asked("POST", body=b"{}"), registry, state, POLICY)
+        match = resolve(make_request("POST", body=b"{}"), registry, state, POLICY)
         assert ("past the end" in match.reason) is (turn >= count)
         assert match.tier == (Tier.EXACT if count == 1 else Tier.SEQUENCE)
-        advance(state, asked("POST"), match, story[match.entry])
+        advance(state, make_request("POST"), match, story[match.entry])
         chosen.append(match.entry)
         assert state.epoch == 2 * match.entry + 1
     assert chosen == [min(turn, count - 1) for turn in range(times)]
@@ -294,7 +294,7 @@ def test_leaving_out_what_says_the_same_changes_no_answer(captures, method, fiel
     entries = [entry(method, order=i, **each) for i, each in enumerate(story)]
     short, whole = Registry(entries), Whole(entries)
     one, other = SessionState(epoch=epoch), SessionState(epoch=epoch)
-    request = asked(method, **fields)
+    request = make_request(method, **fields)
     for _ in range(3):
         match = resolve(request, short, one, POLICY)
         assert match == resolve(request, whole, other, POLICY)
@@ -306,18 +306,18 @@ def test_leaving_out_what_says_the_same_changes_no_answer(captures, method, fiel
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_a_site_that_was_too_busy_once_is_not_so_for_all(status: int) -> None:
     busy, page = entry(status=status, answer=b"busy"), entry(order=1, answer=b"page")
-    match = answer_to(asked(), busy, page)
+    match = answer_to(make_request(), busy, page)
     assert (match.entry, match.stable) == (1, True)
-    assert answer_to(asked(), busy).entry == 0
+    assert answer_to(make_request(), busy).entry == 0
     # A page recorded for others goes before what is none; who has posted sees what was recorded then.
     bobs = entry(order=1, answer=b"page", varies={"cookie": "b"})
     mine = replace(busy, varies=entry(varies={"cookie": "a"}).varies)
-    assert answer_to(asked(cookie="a"), mine, bobs).entry == 1
+    assert answer_to(make_request(cookie="a"), mine, bobs).entry == 1
     other = entry(order=1, answer=b"page", varies={"user-agent": "b"})
-    assert answer_to(asked(User_Agent="a"), busy, other).entry == 1
+    assert answer_to(make_request(User_Agent="a"), busy, other).entry == 1
     later = replace(busy, order=2, epoch=1)
-    assert answer_to(asked(), page, later, state=SessionState(epoch=1)).entry == 1
-    assert answer_to(asked("POST"), entry("POST", status=status), entry("POST", order=1)).entry == 0
+    assert answer_to(make_request(), page, later, state=SessionState(epoch=1)).entry == 1
+    assert answer_to(make_request("POST"), entry("POST", status=status), entry("POST", order=1)).entry == 0
 
 
 # Versions of one URL, by the visit that recorded them.
@@ -331,7 +331,7 @@ def code(version: int, page: str, order: int, epoch: int = 0) -> Entry:
 
 
 def code_of(page: str, destination: str = "script") -> Request:
-    return asked(url=CODE, Referer=SITE + page, Sec_Fetch_Mode="no-cors", Sec_Fetch_Dest=destination)
+    return make_request(url=CODE, Referer=SITE + page, Sec_Fetch_Mode="no-cors", Sec_Fetch_Dest=destination)
 
 
 def test_a_page_gets_the_version_of_its_own_visit() -> None:
@@ -348,7 +348,7 @@ def test_a_page_gets_the_version_of_its_own_visit() -> None:
 def test_of_two_visits_to_a_page_the_one_counts_whose_document_was_received() -> None:
     one, two = entry(url=f"{SITE}/a"), entry(url=f"{SITE}/a", order=2, epoch=1, answer=b"later")
     session = Visit(Registry([one, code(1, "/a", 1), two, code(2, "/a", 3, epoch=1)]))
-    load = asked(url=f"{SITE}/a", Sec_Fetch_Mode="navigate", Sec_Fetch_Dest="document")
+    load = make_request(url=f"{SITE}/a", Sec_Fetch_Mode="navigate", Sec_Fetch_Dest="document")
     assert session.bodies(load, code_of("/a")) == [b"answer", b"version 1"]
     session.state.epoch = 1
     assert session.bodies(load, code_of("/a")) == [b"later", b"version 2"]
@@ -371,13 +371,13 @@ def test_many_captures_of_one_answer_are_one() -> None:
     entries = [entry(order=i, epoch=i, fields=f"Date: {i}") for i in range(200)]
     registry = Registry(entries)
     assert registry.distinct(entries[0].key) == (0,)
-    assert resolve(asked(), registry, SessionState(), POLICY) == Match(Tier.EXACT, 0, stable=True)
+    assert resolve(make_request(), registry, SessionState(), POLICY) == Match(Tier.EXACT, 0, stable=True)
 
 
 def test_stable_matches_change_nothing() -> None:
     state = SessionState(epoch=3)
-    match = answer_to(asked(), entry(epoch=1), state=state)
-    advance(state, asked(), match, entry(epoch=1))
+    match = answer_to(make_request(), entry(epoch=1), state=state)
+    advance(state, make_request(), match, entry(epoch=1))
     assert state == SessionState(epoch=3)
 
 

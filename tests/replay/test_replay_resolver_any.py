@@ -6,7 +6,7 @@ import copy
 
 from hypothesis import given
 from hypothesis import strategies as st
-from resolver_shelf import SITE, Registry
+from resolver_registry import SITE, Registry
 
 from stillweb.matching.captures import MEANT, Entry, vary_digest
 from stillweb.matching.keys import request_key

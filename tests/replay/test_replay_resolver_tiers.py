@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from resolver_shelf import POLICY, SITE, Registry, Visit, answer_to, asked, entry
+from resolver_registry import POLICY, SITE, Registry, Visit, answer_to, entry, make_request
 
 from stillweb.matching.captures import Entry
 from stillweb.matching.noise import default_noise
@@ -43,28 +43,28 @@ def ruled(request: Request, *entries, **policy) -> Match:
 
 def test_a_volatile_part_is_looked_at_only_where_nothing_is_exact() -> None:
     entries = entry(url=BUSTED + T1, order=0, answer=b"1"), entry(url=BUSTED + T2, order=1, answer=b"2")
-    assert ruled(asked(url=BUSTED + T2), *entries) == Match(Tier.EXACT, 1, stable=True)
-    found = ruled(asked(url=BUSTED + T3), *entries)
+    assert ruled(make_request(url=BUSTED + T2), *entries) == Match(Tier.EXACT, 1, stable=True)
+    found = ruled(make_request(url=BUSTED + T3), *entries)
     assert (found.tier, found.entry) == (Tier.SEQUENCE, 0)
     assert found.reason == "volatile: query:_; epoch 0: of epoch 0; recording 1 of 2"
-    alone = ruled(asked(url=BUSTED + T3), entries[0])
+    alone = ruled(make_request(url=BUSTED + T3), entries[0])
     assert alone == Match(Tier.NORMALISED, 0, "volatile: query:_", stable=True)
-    assert ruled(asked(url=BUSTED + "77"), *entries).tier == Tier.MISS
-    other_scheme = ruled(asked(url=BUSTED.replace("https", "http") + T3), entries[0])
+    assert ruled(make_request(url=BUSTED + "77"), *entries).tier == Tier.MISS
+    other_scheme = ruled(make_request(url=BUSTED.replace("https", "http") + T3), entries[0])
     assert (other_scheme.tier, other_scheme.reason) == (
         Tier.NORMALISED,
         "recorded over https; volatile: query:_",
     )
-    assert ruled(asked("HEAD", BUSTED + T3), entries[0]).tier == Tier.NORMALISED
+    assert ruled(make_request("HEAD", BUSTED + T3), entries[0]).tier == Tier.NORMALISED
 
 
 def test_a_guess_needs_leave() -> None:
     page = entry(url=f"{SITE}/?t={T1}")
-    missed = ruled(asked(url=f"{SITE}/?t={T2}"), page)
+    missed = ruled(make_request(url=f"{SITE}/?t={T2}"), page)
     assert missed.reason == "only a guess would find it: guessed volatile: query:t"
     assert (missed.tier, missed.stable) == (Tier.MISS, True)
-    assert ruled(asked(url=f"{SITE}/?t=2"), page, guessed=True).tier == Tier.MISS
-    found = ruled(asked(url=f"{SITE}/?t={T2}"), page, guessed=True)
+    assert ruled(make_request(url=f"{SITE}/?t=2"), page, guessed=True).tier == Tier.MISS
+    found = ruled(make_request(url=f"{SITE}/?t={T2}"), page, guessed=True)
     assert (found.tier, found.reason) == (Tier.NORMALISED, "guessed volatile: query:t")
 
 
@@ -73,52 +73,52 @@ def test_captures_that_differ_in_volatile_parts_only_come_in_turn() -> None:
     story.append(entry("POST", order=3))
     story.append(entry(url=BUSTED + T4, order=4, epoch=1, answer=b"posted"))
     visit = Visit(Registry(story, RULES), RULED)
-    unseen = asked(url=BUSTED + "1700000000999")
+    unseen = make_request(url=BUSTED + "1700000000999")
     assert visit.bodies(*[unseen] * 4) == [b"0", b"1", b"2", b"2"]
     assert "past the end: the last of 3 recordings again" in visit.ask(unseen).reason
-    visit.ask(asked("POST"))
+    visit.ask(make_request("POST"))
     assert visit.bodies(unseen, unseen) == [b"posted", b"posted"]
 
 
 # Polls.
 
 
-def test_a_declared_poll_goes_on_within_its_epoch_and_repeats_its_last() -> None:
+def test_a_declared_poll_continues_within_its_epoch_and_repeats_its_last() -> None:
     story = [entry(url=POLL, order=n, answer=b"%d" % n) for n in range(3)]
     story.append(entry("POST", order=3))
     story += [entry(url=POLL, order=n, epoch=1, answer=b"%d" % n) for n in (4, 5)]
     visit = Visit(Registry(story, RULES), RULED)
-    assert visit.bodies(*[asked(url=POLL)] * 4) == [b"0", b"1", b"2", b"2"]
-    assert visit.ask(asked(url=POLL)).tier == Tier.SEQUENCE
-    visit.ask(asked("POST"))
-    assert visit.bodies(*[asked(url=POLL)] * 3) == [b"4", b"5", b"5"]
+    assert visit.bodies(*[make_request(url=POLL)] * 4) == [b"0", b"1", b"2", b"2"]
+    assert visit.ask(make_request(url=POLL)).tier == Tier.SEQUENCE
+    visit.ask(make_request("POST"))
+    assert visit.bodies(*[make_request(url=POLL)] * 3) == [b"4", b"5", b"5"]
     visit.state = SessionState()
-    assert visit.bodies(asked(url=POLL)) == [b"0"]
+    assert visit.bodies(make_request(url=POLL)) == [b"0"]
 
 
 def test_a_head_does_not_take_the_turn_of_a_get() -> None:
     polled = Visit(Registry([entry(url=POLL, order=n, answer=b"%d" % n) for n in range(3)], RULES), RULED)
-    head, get = asked("HEAD", POLL), asked(url=POLL)
+    head, get = make_request("HEAD", POLL), make_request(url=POLL)
     assert polled.bodies(head, get, head, head, get, get) == [b"0", b"0", b"1", b"1", b"1", b"2"]
     busted = [entry(url=BUSTED + time, order=n, answer=b"%d" % n) for n, time in enumerate((T1, T2))]
     counted = Visit(Registry(busted, RULES), RULED)
-    assert counted.bodies(asked("HEAD", BUSTED + T3), asked(url=BUSTED + T4)) == [b"0", b"0"]
+    assert counted.bodies(make_request("HEAD", BUSTED + T3), make_request(url=BUSTED + T4)) == [b"0", b"0"]
     own = Visit(Registry([entry("HEAD", POLL, order=n, answer=b"%d" % n) for n in range(2)], RULES), RULED)
     assert own.bodies(head, head) == [b"0", b"1"]
 
 
 def test_a_poll_that_is_not_declared_stays() -> None:
     registry = Registry([entry(url=POLL, order=n, answer=b"%d" % n) for n in range(3)])
-    assert Visit(registry).bodies(*[asked(url=POLL)] * 3) == [b"0", b"0", b"0"]
+    assert Visit(registry).bodies(*[make_request(url=POLL)] * 3) == [b"0", b"0", b"0"]
 
 
 def test_reported_apart_is_only_what_differs() -> None:
     dated = [entry(order=n, epoch=n, fields=f"Date: {n}|Age: {n}|ETag: x") for n in range(3)]
-    assert answer_to(asked(), *dated) == Match(Tier.EXACT, 0, stable=True)
+    assert answer_to(make_request(), *dated) == Match(Tier.EXACT, 0, stable=True)
     cookies = [entry(order=n, epoch=n, fields=f"Set-Cookie: a={n}") for n in range(2)]
-    assert answer_to(asked(), *cookies).tier == Tier.SEQUENCE
+    assert answer_to(make_request(), *cookies).tier == Tier.SEQUENCE
     same_epoch = [entry(order=n, answer=b"%d" % n) for n in range(2)]
-    assert answer_to(asked(), *same_epoch) == Match(Tier.EXACT, 0, stable=True)
+    assert answer_to(make_request(), *same_epoch) == Match(Tier.EXACT, 0, stable=True)
 
 
 # Likeness.
@@ -128,31 +128,31 @@ CURSOR = f"{SITE}/list?sort=name&cursor="
 
 def test_likeness_is_off_unless_requested() -> None:
     page = entry(url=CURSOR + "abcd1")
-    assert answer_to(asked(url=CURSOR + "abcd2"), page).tier == Tier.MISS
-    found = ruled(asked(url=CURSOR + "abcd2"), page, fuzzy=0.9)
+    assert answer_to(make_request(url=CURSOR + "abcd2"), page).tier == Tier.MISS
+    found = ruled(make_request(url=CURSOR + "abcd2"), page, fuzzy=0.9)
     assert (found.tier, found.entry, found.stable) == (Tier.FUZZY, 0, True)
     assert found.reason == f"scores 0.93 with {CURSOR}abcd1 (cursor 0.80)"
-    below = ruled(asked(url=CURSOR + "zzzz9"), page, fuzzy=0.9)
+    below = ruled(make_request(url=CURSOR + "zzzz9"), page, fuzzy=0.9)
     assert below.tier == Tier.MISS
     assert f"closest of all scores 0.67, under 0.9: {CURSOR}abcd1" in below.reason
 
 
 def test_of_equally_alike_requests_the_first_recorded_counts() -> None:
     one, two = entry(url=CURSOR + "b", order=0), entry(url=CURSOR + "a", order=1)
-    assert ruled(asked(url=CURSOR + "c"), one, two, fuzzy=0).entry == 0
-    assert ruled(asked(url=CURSOR + "c"), two, one, fuzzy=0).entry == 1
+    assert ruled(make_request(url=CURSOR + "c"), one, two, fuzzy=0).entry == 0
+    assert ruled(make_request(url=CURSOR + "c"), two, one, fuzzy=0).entry == 1
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        asked("POST", CURSOR + "b", b'{"n":2}'),  # another body
-        asked("POST", CURSOR + "b"),  # a mutation is in its query
-        asked("DELETE", CURSOR + "b"),
-        asked("OPTIONS", CURSOR + "b"),
-        asked(url=f"{SITE}/lists?cursor=a"),  # another path
-        asked(url="https://shop.test/list?sort=name&cursor=a"),  # another site
-        asked(url=CURSOR + "b", Authorization="Bearer x"),
+        make_request("POST", CURSOR + "b", b'{"n":2}'),  # another body
+        make_request("POST", CURSOR + "b"),  # a mutation is in its query
+        make_request("DELETE", CURSOR + "b"),
+        make_request("OPTIONS", CURSOR + "b"),
+        make_request(url=f"{SITE}/lists?cursor=a"),  # another path
+        make_request(url="https://shop.test/list?sort=name&cursor=a"),  # another site
+        make_request(url=CURSOR + "b", Authorization="Bearer x"),
     ],
 )
 def test_nothing_else_is_alike(request_: Request) -> None:
@@ -168,7 +168,7 @@ def test_nothing_else_is_alike(request_: Request) -> None:
 
 def test_a_mutation_is_like_another_with_the_same_body() -> None:
     posted = entry("POST", CURSOR + "a", body=b'{"n":1}')
-    assert ruled(asked("POST", CURSOR + "b", b'{"n": 1}'), posted, fuzzy=0).tier == Tier.FUZZY
+    assert ruled(make_request("POST", CURSOR + "b", b'{"n": 1}'), posted, fuzzy=0).tier == Tier.FUZZY
 
 
 # A method that a URL does not allow.
@@ -177,7 +177,7 @@ REFUSED = entry("POST", PAGE_OF_FORM := f"{SITE}/login.html", status=405, body=b
 
 
 def test_a_refused_method_is_refused_whatever_the_body() -> None:
-    match = ruled(asked("POST", PAGE_OF_FORM, b'{"user":"own text"}'), REFUSED)
+    match = ruled(make_request("POST", PAGE_OF_FORM, b'{"user":"own text"}'), REFUSED)
     assert (match.tier, match.entry, match.stable) == (Tier.NORMALISED, 0, True)
     assert "not allowed" in match.reason
 
@@ -185,21 +185,21 @@ def test_a_refused_method_is_refused_whatever_the_body() -> None:
 def test_a_method_is_refused_over_each_version_of_http() -> None:
     again = entry("POST", PAGE_OF_FORM, status=405, body=b'{"user":"b"}', order=1)
     again = replace(again, head=memoryview(b"HTTP/1.1 405 Method Not Allowed\r\nserver: x\r\n"))
-    match = ruled(asked("POST", PAGE_OF_FORM, b'{"user":"own text"}'), REFUSED, again)
+    match = ruled(make_request("POST", PAGE_OF_FORM, b'{"user":"own text"}'), REFUSED, again)
     assert (match.tier, match.entry) == (Tier.NORMALISED, 0)
 
 
 @pytest.mark.parametrize(
     ("request_", "other"),
     [
-        (asked("PUT", PAGE_OF_FORM, b"1"), []),
-        (asked("POST", f"{PAGE_OF_FORM}?step=2", b"1"), []),
-        (asked("POST", PAGE_OF_FORM, b"1"), [entry("POST", PAGE_OF_FORM, body=b"2", order=1)]),
+        (make_request("PUT", PAGE_OF_FORM, b"1"), []),
+        (make_request("POST", f"{PAGE_OF_FORM}?step=2", b"1"), []),
+        (make_request("POST", PAGE_OF_FORM, b"1"), [entry("POST", PAGE_OF_FORM, body=b"2", order=1)]),
         (
-            asked("POST", PAGE_OF_FORM, b"1"),
+            make_request("POST", PAGE_OF_FORM, b"1"),
             [entry("POST", PAGE_OF_FORM, status=405, answer=b"other", order=1)],
         ),
-        (asked("POST", PAGE_OF_FORM, b"1", Authorization="Bearer x"), []),
+        (make_request("POST", PAGE_OF_FORM, b"1", Authorization="Bearer x"), []),
     ],
 )
 def test_what_a_refused_method_does_not_show_is_a_miss(request_: Request, other: list[Entry]) -> None:
@@ -208,13 +208,13 @@ def test_what_a_refused_method_does_not_show_is_a_miss(request_: Request, other:
 
 def test_another_refusal_shows_nothing_about_other_bodies() -> None:
     denied = entry("POST", PAGE_OF_FORM, status=403, body=b"2")
-    assert ruled(asked("POST", PAGE_OF_FORM, b"1"), denied).tier == Tier.MISS
+    assert ruled(make_request("POST", PAGE_OF_FORM, b"1"), denied).tier == Tier.MISS
 
 
 @given(st.text(max_size=8), st.text(max_size=8), st.floats(0, 1))
 def test_likeness_is_a_number_between_its_bounds(one: str, other: str, floor: float) -> None:
     url = f"{SITE}/list?a="
-    match = ruled(asked(url=url + one), entry(url=url + other), fuzzy=floor)
+    match = ruled(make_request(url=url + one), entry(url=url + other), fuzzy=floor)
     if match.tier == Tier.FUZZY:
         assert floor - 0.005 <= float(match.reason.split()[1]) <= 1
     else:
@@ -258,7 +258,7 @@ def story_of(episodes) -> Registry:
 
 def request_of(wanted) -> Request:
     method, url, fields = wanted
-    return asked(method, url, **fields)
+    return make_request(method, url, **fields)
 
 
 STORIES = st.lists(EPISODE, min_size=2, max_size=16).map(story_of)
@@ -326,4 +326,4 @@ def test_sessions_at_once_get_what_each_alone_gets(
 @pytest.mark.parametrize("policy", [POLICY, RULED], ids=["bare", "ruled"])
 def test_an_empty_pack_misses_everything(policy: Policy) -> None:
     for method in ("GET", "HEAD", "POST", "OPTIONS", "BREW", ""):
-        assert answer_to(asked(method), policy=policy).tier == Tier.MISS
+        assert answer_to(make_request(method), policy=policy).tier == Tier.MISS

@@ -53,7 +53,7 @@ def test_what_cannot_wait_is_led_on() -> None:
 
 
 @given(st.binary(min_size=1, max_size=300))
-def test_any_bytes_are_somebodys_or_too_few(data: bytes) -> None:
+def test_any_bytes_have_an_owner_or_are_too_few(data: bytes) -> None:
     assert isinstance(session_of(data), str | None)
     assert isinstance(session_of(data + b"\r\n\r\n"), str)
 

@@ -156,7 +156,7 @@ async def test_conditions_are_not_looked_at(web: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "content_range", "content"),
+    ("requested_range", "status", "content_range", "content"),
     [
         ("bytes=0-9", 206, f"bytes 0-9/{len(BIG)}", BIG[:10]),
         ("bytes=-4", 206, f"bytes {len(BIG) - 4}-{len(BIG) - 1}/{len(BIG)}", BIG[-4:]),
@@ -164,9 +164,9 @@ async def test_conditions_are_not_looked_at(web: httpx.AsyncClient) -> None:
     ],
 )
 async def test_ranges(
-    web: httpx.AsyncClient, asked: str, status: int, content_range: str, content: bytes
+    web: httpx.AsyncClient, requested_range: str, status: int, content_range: str, content: bytes
 ) -> None:
-    response = await web.get(f"{SHOP}/big", headers={"Range": asked})
+    response = await web.get(f"{SHOP}/big", headers={"Range": requested_range})
     assert (response.status_code, response.headers["content-range"], response.content) == (
         status,
         content_range,
@@ -194,12 +194,12 @@ async def test_a_miss_says_nothing_but_lets_the_page_see_its_status(
 
 
 async def test_a_preflight_is_allowed_and_the_real_request_missed(web: httpx.AsyncClient) -> None:
-    asked = {
+    headers = {
         "Origin": "https://a.example",
         "Access-Control-Request-Method": "DELETE",
         "Access-Control-Request-Headers": "x-token",
     }
-    response = await web.request("OPTIONS", f"{SHOP}/cart", headers=asked)
+    response = await web.request("OPTIONS", f"{SHOP}/cart", headers=headers)
     assert response.status_code == 204
     assert dict(response.headers) == {
         "access-control-allow-origin": "https://a.example",
@@ -433,8 +433,8 @@ async def test_what_python_refuses_to_read_is_answered(
 
 async def test_a_session_port_takes_no_control_requests(control_api: ReplayClient) -> None:
     session = await control_api.open_session()
-    asked = b"GET /sessions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    assert (await converse(session.proxy, asked)).startswith(b"HTTP/1.1 404")
+    request = b"GET /sessions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    assert (await converse(session.proxy, request)).startswith(b"HTTP/1.1 404")
     (line,) = (await control_api.ledger(session.id)).entries
     assert (line.url, line.tier) == ("http://x/sessions", "miss")
 

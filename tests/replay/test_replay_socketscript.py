@@ -234,17 +234,22 @@ def test_whatever_is_said_what_is_heard_is_a_beginning_of_what_was(
     page = Page(Frames(tuple(frames)))
     for text in said:
         page.say(text.decode())
-    told = [frame.payload for frame in frames if not frame.sent]
-    assert page.heard == told[: len(page.heard)]
+    payloads = [frame.payload for frame in frames if not frame.sent]
+    assert page.heard == payloads[: len(page.heard)]
     expected: Callable[[bytes], int] = lambda text: sum(f.sent and f.payload == text for f in frames)  # noqa: E731
     assert len(page.missed) == sum(max(0, said.count(text) - expected(text)) for text in set(said))
 
 
 def named(name: bytes, *later: bytes) -> Frames:
     """A conversation of a page that names itself, and asks for parts of its state."""
-    asked = [frame for each in later for frame in (sent(40, each), received(50, name + b" " + each))]
+    exchanged = [frame for each in later for frame in (sent(40, each), received(50, name + b" " + each))]
     return Frames(
-        (received(1, b"hello " + name), sent(10, b"I am " + name), received(20, b"state of " + name), *asked),
+        (
+            received(1, b"hello " + name),
+            sent(10, b"I am " + name),
+            received(20, b"state of " + name),
+            *exchanged,
+        ),
         ConnectionEnd.OPEN,
     )
 

@@ -144,18 +144,18 @@ async def test_a_damaged_new_pack_is_refused_and_named(
             session = await control_api.open_session()
             assert await page(session.proxy, ca) == PAGES["/p3"] + b" old"
         assert (await control_api.info()).collections == older
-        told = (await web.get(f"{server.url}/ready")).json()
-        assert (told["ready"], list(told["refused"])) == (True, ["shop"])
-        assert "manifest.json" in told["refused"]["shop"]
-        assert (await control_api.reload("shop"))["refused"] == told["refused"]["shop"]
+        reloaded = (await web.get(f"{server.url}/ready")).json()
+        assert (reloaded["ready"], list(reloaded["refused"])) == (True, ["shop"])
+        assert "manifest.json" in reloaded["refused"]["shop"]
+        assert (await control_api.reload("shop"))["refused"] == reloaded["refused"]["shop"]
         errors = [record for record in caplog.records if record.message == "newer pack is refused"]
         assert len(errors) == 1
 
         shutil.rmtree(shop.pack)  # for a moment there is none
         assert (await control_api.open_session()).environment_id == older["shop"]
         await asyncio.to_thread(ensure_sealed, shop)
-        told = await control_api.reload("shop")
-        assert (told["newer"], told["refused"]) == (True, "")
+        reloaded = await control_api.reload("shop")
+        assert (reloaded["newer"], reloaded["refused"]) == (True, "")
         assert await page((await control_api.open_session()).proxy, ca) == PAGES["/p3"] + b" new"
         assert (await web.get(f"{server.url}/ready")).json()["refused"] == {}
 

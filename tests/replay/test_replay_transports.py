@@ -108,14 +108,14 @@ async def test_a_random_session_is_no_part_of_a_connection(collection, tmp_path)
     assert (other.status_code, product.status_code) == (404, 404)
 
 
-async def test_a_conversation_that_was_cut_short_is_not_used_if_another_goes_on(tmp_path) -> None:
+async def test_a_conversation_that_was_cut_short_is_not_used_if_another_continues(tmp_path) -> None:
     made = Collection.create(tmp_path, "live")
     fields = (("Upgrade", "websocket"), ("Connection", "Upgrade"))
-    hello, asked = Frame(0, False, TEXT, b"o"), Frame(5, True, TEXT, b"subscribe")
+    hello, subscribe = Frame(0, False, TEXT, b"o"), Frame(5, True, TEXT, b"subscribe")
     left = Frame(9, True, CLOSE, b"\x03\xe9")
     talks = {
         "/sockjs/001/aaaaaaaa/websocket": (hello, left),
-        "/sockjs/002/bbbbbbbb/websocket": (hello, asked, Frame(6, False, TEXT, b"state"), left),
+        "/sockjs/002/bbbbbbbb/websocket": (hello, subscribe, Frame(6, False, TEXT, b"state"), left),
         "/sockjs/003/cccccccc/websocket": (hello, Frame(2, False, TEXT, b"news"), left),
     }
     with CollectionWriter(made) as writer:

@@ -57,8 +57,8 @@ async def test_what_a_worker_did_not_answer_leaves_no_session_and_no_port_behind
         opened = [await control_api.open_session() for _ in range(2)]
         with pytest.raises(PortInUse, match="2 sessions are open here"):
             await control_api.open_session()
-        told = await worker.ask("GET", "/sessions")
-        assert [each["id"] for each in told["sessions"]] == ["default", *(each.id for each in opened)]
+        reply = await worker.ask("GET", "/sessions")
+        assert [each["id"] for each in reply["sessions"]] == ["default", *(each.id for each in opened)]
 
 
 async def test_a_session_that_a_worker_opens_after_the_first_look_is_closed_too(
@@ -84,7 +84,7 @@ async def test_a_worker_that_ends_by_itself_is_said_to_be_away(cluster: ReplayCl
     held.write(b"GET http://shop.example/p1 HTTP/1.1\r\nHost: shop.example\r\n\r\nGET http")
     assert (await reading.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
 
-    async def asked() -> bytes:
+    async def request_page() -> bytes:
         reader, writer = await asyncio.open_connection(*where)
         writer.write(b"GET http://shop.example/p1 HTTP/1.1\r\nHost: p\r\nConnection: close\r\n\r\n")
         answer = await asyncio.wait_for(reader.read(), 20)
@@ -96,7 +96,7 @@ async def test_a_worker_that_ends_by_itself_is_said_to_be_away(cluster: ReplayCl
     os.kill(pid, signal.SIGTERM)
     assert await poll(lambda: not worker.alive, timeout=20)
     assert (worker.pid, worker.deaths) == (pid, 0)  # it waits for the rest of the request
-    assert (await asked()).startswith(b"HTTP/1.1 503 ")
+    assert (await request_page()).startswith(b"HTTP/1.1 503 ")
     held.transport.abort()
     assert await poll(lambda: worker.alive and worker.deaths == 1, timeout=60)
 

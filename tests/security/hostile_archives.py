@@ -84,15 +84,15 @@ def response(body: bytes, *fields: str, status: str = "200 OK") -> bytes:
     return "\r\n".join(head).encode("utf-8") + b"\r\n\r\n" + body
 
 
-def pair(path: str, body: bytes, *fields: str, asked: bytes = b"", method: str = "GET") -> list[bytes]:
+def pair(path: str, body: bytes, *fields: str, posted: bytes = b"", method: str = "GET") -> list[bytes]:
     """Return the records of a request and its response."""
     uri = SITE + path
     question = f"{method} {path} HTTP/1.1\r\nHost: a.example\r\n".encode()
-    if asked:
-        question += b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(asked)
+    if posted:
+        question += b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(posted)
     return [
         record("response", response(body, *fields), uri),
-        record("request", question + b"\r\n" + asked, uri, f"WARC-Concurrent-To: <urn:x:response:{uri}>"),
+        record("request", question + b"\r\n" + posted, uri, f"WARC-Concurrent-To: <urn:x:response:{uri}>"),
     ]
 
 
@@ -110,7 +110,7 @@ def records() -> list[bytes]:
             f"WARC-Refers-To-Target-URI: {SITE}/a.css", "WARC-Refers-To-Date: 2024-01-01T00:00:00Z",
             "WARC-Profile: http://netpreserve.org/warc/1.1/revisit/identical-payload-digest",
         ),
-        *pair("/api", b'{"n": [1, 2]}', "Content-Type: application/json", asked=b'{"q": {"a": [1]}}', method="POST"),
+        *pair("/api", b'{"n": [1, 2]}', "Content-Type: application/json", posted=b'{"q": {"a": [1]}}', method="POST"),
         record("resource", b"\x00\x01", SITE + "/r.bin", "Content-Type: application/octet-stream"),
         record("request", b"GET /ws HTTP/1.1\r\nHost: a.example\r\n\r\n", "ws://a.example/ws"),
         record("response", b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "ws://a.example/ws"),
@@ -187,7 +187,7 @@ AMENDS = {"version": 1, "amends": [{"version": "v1", "kept": "k", "at": "2024010
           "captures": 1, "pages": ["x"]}], "absent": [{"method": "GET", "url": SITE + "/no", "reason": "404", "at": "20240101000000"}]}  # fmt: skip
 REACH: list[dict[str, Any]] = [
     {"version": 1, "kind": "state", "state": "s", "url": SITE + "/", "path": [], "controls": 1},
-    {"version": 1, "kind": "action", "state": "s", "action": {"kind": "click"}, "told": "click", "requests": [["GET", SITE + "/"]]},
+    {"version": 1, "kind": "action", "state": "s", "action": {"kind": "click"}, "description": "click", "requests": [["GET", SITE + "/"]]},
 ]  # fmt: skip
 REDACTIONS: list[dict[str, Any]] = [
     {"kind": "cookie", "where": "request", "name": "sid", "host": "a", "spans": [[1, 2]]}
@@ -600,7 +600,7 @@ def _warc_attacks() -> Iterator[HostileArchive]:
                 *(each for each in parts if b"urn:pageinfo" not in each and b"urn:websocket" not in each),
                 record("resource", info, f"urn:pageinfo:{SITE}/"),
                 record("resource", frames, "urn:websocket:ws://a.example/ws", "Content-Type: application/jsonl"),
-                *pair("/j", value.encode(), "Content-Type: application/json", asked=posted, method="POST"),
+                *pair("/j", value.encode(), "Content-Type: application/json", posted=posted, method="POST"),
             ]),
         )  # fmt: skip
     for number, date in enumerate(
@@ -811,7 +811,7 @@ def _frames() -> bytes:
 def _deep() -> bytes:
     deep = b'{"a":' * 200_000
     return warc(
-        [*records(), *pair("/deep", deep, "Content-Type: application/json", asked=deep, method="POST")]
+        [*records(), *pair("/deep", deep, "Content-Type: application/json", posted=deep, method="POST")]
     )
 
 

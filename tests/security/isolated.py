@@ -98,19 +98,19 @@ def _run(command: Command, folder: Path, ca: CertAuthority, findings: Findings, 
     findings.peak = max(findings.peak, peak)
     output = log.read_bytes().decode("utf-8", "replace")
     findings.output += output
-    told = " ".join(command[:3])
+    shown = " ".join(command[:3])
     if os.WIFSIGNALED(status):
-        findings.wrong.append(f"{told}: ended by signal {os.WTERMSIG(status)} after {took:.0f} s")
+        findings.wrong.append(f"{shown}: ended by signal {os.WTERMSIG(status)} after {took:.0f} s")
     elif os.WEXITSTATUS(status) not in (0, 1, 2):
-        findings.wrong.append(f"{told}: exit status {os.WEXITSTATUS(status)}")
+        findings.wrong.append(f"{shown}: exit status {os.WEXITSTATUS(status)}")
     if "Traceback" in output:
-        findings.wrong.append(f"{told}: traceback: " + " | ".join(output.strip().splitlines()[-9:])[-900:])
+        findings.wrong.append(f"{shown}: traceback: " + " | ".join(output.strip().splitlines()[-9:])[-900:])
     if peak > MEMORY:
-        findings.wrong.append(f"{told}: {peak >> 20} MiB of memory")
+        findings.wrong.append(f"{shown}: {peak >> 20} MiB of memory")
     if controls := {
         char for char in output if (char < " " and char not in "\n\t") or "\x7f" <= char < "\xa0"
     }:
-        findings.wrong.append(f"{told}: prints {sorted(controls)}")
+        findings.wrong.append(f"{shown}: prints {sorted(controls)}")
 
 
 def _child(command: Command, folder: Path, log: Path, ca: CertAuthority, seconds: float) -> None:

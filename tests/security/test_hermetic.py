@@ -42,6 +42,6 @@ def _namespaces() -> None:
 def test_no_packet_leaves_at_any_level(tmp_path: Path) -> None:
     ended = in_namespace(f"exec {sys.executable} {PROGRAM} {tmp_path} network,clock,exact")
     assert ended.returncode == 0, ended.stderr[-3000:]
-    told = json.loads(ended.stdout)
-    assert told["left"] == {"network": [], "clock": [], "exact": []}
-    assert told["control"] == ["192.0.2.1"]  # the sniffer sees what leaves
+    report = json.loads(ended.stdout)
+    assert report["left"] == {"network": [], "clock": [], "exact": []}
+    assert report["control"] == ["192.0.2.1"]  # the sniffer sees what leaves

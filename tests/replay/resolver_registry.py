@@ -88,7 +88,7 @@ def entry(
     )
 
 
-def asked(method: str = "GET", url: str = f"{SITE}/", body: bytes = b"", **fields: str) -> Request:
+def make_request(method: str = "GET", url: str = f"{SITE}/", body: bytes = b"", **fields: str) -> Request:
     """A request; underscores in field names stand for hyphens."""
     headers = tuple((name.replace("_", "-"), value) for name, value in fields.items())
     if body:
