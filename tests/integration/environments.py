@@ -55,10 +55,10 @@ def main() -> int:
         if names and requirements.stem not in names:
             continue
         try:
-            told = make(requirements, root / requirements.stem)
+            status = make(requirements, root / requirements.stem)
         except subprocess.CalledProcessError as error:
-            told, failed = f"failed: {error}", failed + 1
-        sys.stdout.write(f"{requirements.stem:<12}{told}\n")
+            status, failed = f"failed: {error}", failed + 1
+        sys.stdout.write(f"{requirements.stem:<12}{status}\n")
     return 1 if failed else 0
 
 

@@ -8,8 +8,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.shared, pytest.mark.timeout(240)]
 
 
 def test_a_workflow_of_its_class_solves_a_task(drive, record_property, served):
-    told = drive("areal", "areal_side")
-    assert told["class"] is True
-    assert told["told"] == {"style": "individual", "told": [1.0, 1.0]}
-    record_property("reward", told["told"]["told"][0])
+    result = drive("areal", "areal_side")
+    assert result["class"] is True
+    assert result["episode"] == {"style": "individual", "reported": [1.0, 1.0]}
+    record_property("reward", result["episode"]["reported"][0])
     assert served.ended()

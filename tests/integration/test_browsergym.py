@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.shared, pytest.mark.timeout(300)]
 def test_its_environment_solves_a_registered_task_twice(drive, record_property, served):
     whole = [task_to_dict(served.tasks[name]) for name in (CLICKS, FILLS)]
     task = task_from_dict(whole[0], "here")
-    told = drive(
+    result = drive(
         "browsergym",
         "browsergym_side",
         280.0,
@@ -22,14 +22,14 @@ def test_its_environment_solves_a_registered_task_twice(drive, record_property, 
         browser=str(find_browser()),
         start_url=task.start_url,
     )
-    assert told["class"] is True
-    assert told["ids"][0] == f"browsergym/stillweb.{CLICKS}"
-    for played in (told["first"], told["again"]):
+    assert result["class"] is True
+    assert result["ids"][0] == f"browsergym/stillweb.{CLICKS}"
+    for played in (result["first"], result["again"]):
         assert [error for error in played["errors"] if error and "click action done" not in error] == []
         assert played["rewards"] == [0.0, 0.0, 1.0]
-    assert told["first"]["goal"] == task.goal
-    assert told["first"]["info"]["task_info"]["environment_id"]
-    assert told["untouched"] == [0.0, True]
-    assert told["plain"]["url"] == task.start_url
-    assert told["plain"]["buttons"] > 2
-    record_property("reward", told["first"]["rewards"][-1])
+    assert result["first"]["goal"] == task.goal
+    assert result["first"]["info"]["task_info"]["environment_id"]
+    assert result["untouched"] == [0.0, True]
+    assert result["plain"]["url"] == task.start_url
+    assert result["plain"]["buttons"] > 2
+    record_property("reward", result["first"]["rewards"][-1])

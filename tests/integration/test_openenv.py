@@ -9,16 +9,16 @@ pytestmark = [pytest.mark.browser, pytest.mark.shared, pytest.mark.timeout(240)]
 
 
 def test_its_clients_solve_tasks_on_both_servers(drive, record_property, served):
-    told = drive("openenv", "openenv_side")
-    assert told["stillweb"]["rewards"] == [0.0, 0.0, 1.0]
-    assert told["stillweb"]["url"].endswith("/kanban.html")
-    assert told["stillweb"]["state"]["step_count"] == 3
-    first, second = told["openenv"]["episodes"]
+    result = drive("openenv", "openenv_side")
+    assert result["stillweb"]["rewards"] == [0.0, 0.0, 1.0]
+    assert result["stillweb"]["url"].endswith("/kanban.html")
+    assert result["stillweb"]["state"]["step_count"] == 3
+    first, second = result["openenv"]["episodes"]
     assert (first["rewards"], second["rewards"]) == ([0.0, 0.0, 1.0], [0.0, 0.0, 1.0])
     assert first["goal"] == "Go to Project Management and check 'Python' technology checkbox"
     assert first["state"]["step_count"] == 3
-    assert "no task 'no such task'" in told["openenv"]["refused"]
-    record_property("reward", told["stillweb"]["rewards"][-1])
+    assert "no task 'no such task'" in result["openenv"]["refused"]
+    record_property("reward", result["stillweb"]["rewards"][-1])
     assert served.ended()
 
 

@@ -9,17 +9,17 @@ pytestmark = [pytest.mark.browser, pytest.mark.shared, pytest.mark.timeout(240)]
 
 
 def test_an_environment_of_its_registry_solves_tasks(drive, record_property, served):
-    told = drive("skyrl", "skyrl_side")
+    result = drive("skyrl", "skyrl_side")
     for name in ("plain", "fenced"):
-        assert told[name]["rewards"] == [0.0, 0.0, 1.0]
-        assert told[name]["metadata"]["failure_kind"] == ""
-    assert told["plain"]["class"] is True
-    assert told["plain"]["prompt"] == 2
-    assert told["plain"]["first"].startswith("Goal: Go to Project Management")
-    assert told["plain"]["metrics"]["reward"] == 1.0
-    assert told["turns"] == [False, True]
-    assert told["failure"].startswith("lease_over: lease ID")
-    record_property("reward", told["plain"]["rewards"][-1])
+        assert result[name]["rewards"] == [0.0, 0.0, 1.0]
+        assert result[name]["metadata"]["failure_kind"] == ""
+    assert result["plain"]["class"] is True
+    assert result["plain"]["prompt"] == 2
+    assert result["plain"]["first"].startswith("Goal: Go to Project Management")
+    assert result["plain"]["metrics"]["reward"] == 1.0
+    assert result["turns"] == [False, True]
+    assert result["failure"].startswith("lease_over: lease ID")
+    record_property("reward", result["plain"]["rewards"][-1])
     assert served.ended()
 
 

@@ -45,7 +45,7 @@ class Site:
     """Answers by path; `asked` is what came in."""
 
     answers: dict[str, Answer | Callable[[Requested], Answer]] = field(default_factory=dict)
-    asked: list[Requested] = field(default_factory=list)
+    requests: list[Requested] = field(default_factory=list)
     port: int = 0
     ca_file: Path = Path()
 
@@ -72,10 +72,10 @@ class _Responder(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         chunked = self.headers.get("Transfer-Encoding", "") == "chunked"
         body = self._chunks() if chunked else self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        asked = Requested(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body)
-        self.site.asked.append(asked)
+        request = Requested(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body)
+        self.site.requests.append(request)
         found = self.site.answers.get(self.path.partition("?")[0], Answer(b"nothing here", status=404))
-        answer = found if isinstance(found, Answer) else found(asked)
+        answer = found if isinstance(found, Answer) else found(request)
         self.send_response(answer.status)
         for name, value in (("Content-Type", answer.type), *answer.headers):
             self.send_header(name, value)

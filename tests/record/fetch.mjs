@@ -4,7 +4,7 @@ import { createHash } from "node:crypto";
 import http from "node:http";
 import tls from "node:tls";
 
-const [proxy, ...asked] = process.argv.slice(2);
+const [proxy, ...targets] = process.argv.slice(2);
 const { hostname, port } = new URL(proxy);
 await fetch("data:,"); // from now on there is a dispatcher
 const Agent = globalThis[Symbol.for("undici.globalDispatcher.1")].constructor;
@@ -23,7 +23,7 @@ const connect = ({ hostname: host, port: to, protocol, servername }, done) => {
 };
 
 const dispatcher = new Agent({ connect });
-for (const each of asked) {
+for (const each of targets) {
   const [, method, url] = each.match(/^([A-Z]+):(.*)$/);
   const body = method === "POST" ? "a=1&b=2" : undefined;
   const answer = await fetch(url, { dispatcher, method, body });

@@ -35,9 +35,9 @@ class Members:
         for path in ("/", "/home", "/a", "/b", "/c"):
             site.page(path, "")
             page = site.answers[path]
-            site.answers[path] = lambda asked, page=page: replace(page, body=self.page(asked))
-        site.answers["/enter"] = lambda asked: (
-            self.enter(page) if b"Pass-word-17" in asked.body else replace(page, status=403)
+            site.answers[path] = lambda request, page=page: replace(page, body=self.page(request))
+        site.answers["/enter"] = lambda request: (
+            self.enter(page) if b"Pass-word-17" in request.body else replace(page, status=403)
         )
 
     def enter(self, page):
@@ -45,15 +45,15 @@ class Members:
         cookie = f"visitor={self.issued[-1]}; HttpOnly; Secure"
         return replace(page, status=303, headers=(("Location", "/home"), ("Set-Cookie", cookie)))
 
-    def page(self, asked) -> bytes:
-        sent = asked.headers.get("cookie", "").partition("visitor=")[2]
+    def page(self, request) -> bytes:
+        sent = request.headers.get("cookie", "").partition("visitor=")[2]
         inside = sent in self.issued and self.valid > 0
         self.valid -= inside
         who = "Welcome back" if inside else "Who are you?"
         links = "".join(f"<a href=/{name}>{name}</a>" for name in "abc")
         script = "document.body.append(' theme ' + localStorage.getItem('theme'))"
         token = f"<input type=hidden name=csrf value={TOKEN[:-2]}{len(self.issued)}q>" if inside else ""
-        text = f"<!doctype html><title>{asked.path}</title>{who} {links}{token}<script>{script}</script>"
+        text = f"<!doctype html><title>{request.path}</title>{who} {links}{token}<script>{script}</script>"
         return text.encode()
 
 

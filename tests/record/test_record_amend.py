@@ -53,23 +53,23 @@ def build(site) -> None:
     """A front page whose session and style differ at every visit, which an amend must not bring in."""
     counts = dict.fromkeys(("/", "/style.css"), 0)
 
-    def counted(asked, make):
-        counts[asked.path] += 1
-        return make(counts[asked.path])
+    def counted(request, make):
+        counts[request.path] += 1
+        return make(counts[request.path])
 
     page = site.answers.setdefault
     site.page("/", FRONT)
     front = site.answers["/"]
     kind = type(front)
-    site.answers["/"] = lambda asked: counted(
-        asked, lambda n: kind(front.body, headers=(("Set-Cookie", f"session=s{n}; Path=/"),))
+    site.answers["/"] = lambda request: counted(
+        request, lambda n: kind(front.body, headers=(("Set-Cookie", f"session=s{n}; Path=/"),))
     )
-    site.answers["/style.css"] = lambda asked: counted(
-        asked, lambda n: kind(f"h1 {{ margin: {n}px }}".encode(), type="text/css")
+    site.answers["/style.css"] = lambda request: counted(
+        request, lambda n: kind(f"h1 {{ margin: {n}px }}".encode(), type="text/css")
     )
-    page("/api", lambda asked: kind(b"a part" if "hx-request" in asked.headers else b"a page"))
-    page("/who", lambda asked: kind(asked.headers.get("cookie", "nobody").encode(), type="text/plain"))
-    page("/lost", lambda asked: kind(b"later", status=503))
+    page("/api", lambda request: kind(b"a part" if "hx-request" in request.headers else b"a page"))
+    page("/who", lambda request: kind(request.headers.get("cookie", "nobody").encode(), type="text/plain"))
+    page("/lost", lambda request: kind(b"later", status=503))
     linked = "<link rel=stylesheet href=/style.css><script src=/deep.js></script><a href=/deeper>on</a>"
     site.page("/deep", linked)
     site.page("/deeper", "<a href=/deepest>on</a>")
@@ -99,7 +99,7 @@ async def played(collection: Collection, ca, ledger: Path) -> list[Missed]:
     return list(read_misses(out))
 
 
-def told(pack: Pack, collection: Collection) -> list[tuple[object, ...]]:
+def replayed(pack: Pack, collection: Collection) -> list[tuple[object, ...]]:
     """Return what a pack answers to each recorded request, asked in recorded order twice over."""
     policy = Policy(default_noise()).under(str(pack.manifest["rules"]))
     exchanges = sorted(collection.captures(), key=lambda each: (each.timestamp, each.source, each.offset))
@@ -149,13 +149,13 @@ async def test_what_was_missed_is_fetched_and_all_else_answers_as_before(tmp_pat
     old = open_version(tmp_path, "site@1")
     assert seal(old).environment_id == first
     with Pack.open(old.pack) as before, Pack.open(collection.pack) as after:
-        assert told(before, old) == told(after, old)
+        assert replayed(before, old) == replayed(after, old)
     assert [page.url for page in collection.page_list()] == [HOME, HOME + "deep"]
     assert [page.url for page in old.page_list()] == [HOME]
     assert (collection.baseline / collection.page_list()[1].baseline / "screenshot.png").exists()
 
 
-async def test_an_amend_that_was_cut_short_goes_on(tmp_path: Path, ca, site) -> None:
+async def test_an_amend_that_was_cut_short_continues(tmp_path: Path, ca, site) -> None:
     collection = await recorded(tmp_path, ca, site)
     missed = [wanted("deep", "document"), wanted("who", "empty")]
 
@@ -200,22 +200,22 @@ async def test_a_page_for_which_the_site_was_too_busy_once_is_a_page(
     page = collection.page_list()[-1]
     assert (page.url, page.status, page.title) == (HOME + "busy", 200, "Fine")
     assert (collection.baseline / page.baseline / "screenshot.png").exists()
-    assert sum(asked.path == "/busy" for asked in site.asked) == 2
+    assert sum(request.path == "/busy" for request in site.requests) == 2
 
 
 async def test_what_is_there_is_not_requested_again_and_nothing_changes(tmp_path: Path, ca, site) -> None:
     collection = await recorded(tmp_path, ca, site)
-    site.asked.clear()
+    site.requests.clear()
 
     report = await amend(collection, [wanted("", "document")], ca, AmendOptions(record=site.options))
 
     assert [each.outcome for each in report.outcomes] == ["present"]
-    assert (report.before, report.kept, versions(collection), site.asked) == (report.after, "", [], [])
+    assert (report.before, report.kept, versions(collection), site.requests) == (report.after, "", [], [])
 
 
 def test_the_command_refuses_what_may_do_harm_and_says_so(tmp_path: Path, ca, site) -> None:
     collection = asyncio.run(recorded(tmp_path, ca, site))
-    site.asked.clear()
+    site.requests.clear()
     lines = [
         wanted("order", "empty", method="POST"),
         wanted("x", "image", url="https://elsewhere.test/x.png"),
@@ -232,7 +232,7 @@ def test_the_command_refuses_what_may_do_harm_and_says_so(tmp_path: Path, ca, si
     assert dry.exit_code == 1, dry.output
     assert dry.exception is None or isinstance(dry.exception, SystemExit), dry.exception
     assert {each["outcome"] for each in json.loads(dry.stdout)["outcomes"]} == {"planned", "refused"}
-    assert not site.asked
+    assert not site.requests
     assert not versions(collection)
 
     ran = CliRunner().invoke(
@@ -244,7 +244,7 @@ def test_the_command_refuses_what_may_do_harm_and_says_so(tmp_path: Path, ca, si
     assert "--scope-any" in outcomes["https://elsewhere.test/x.png"]["reason"]
     assert outcomes[HOME + "who"]["outcome"] == "recorded"
     # The request is sent from the start page, which is opened for its cookies.
-    assert {asked.path for asked in site.asked} == {"/", "/style.css", "/who"}
+    assert {request.path for request in site.requests} == {"/", "/style.css", "/who"}
 
     shown = CliRunner().invoke(cli, ["collections", "show", "site", "--json", *places[:2]])
     assert json.loads(shown.stdout)["versions"] == ["1", "2"]

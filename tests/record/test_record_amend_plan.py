@@ -162,9 +162,9 @@ NAMES = st.sampled_from(["accept", "user-agent", "cookie", "sec-fetch-dest", "re
 
 @given(st.lists(st.tuples(NAMES, st.sampled_from(["*/*", "a, */*", "x */*"]))))
 def test_who_asks_is_no_part_of_what_is_requested(fields) -> None:
-    asked = Request("GET", f"{HERE}/x", tuple(fields))
-    assert identity(asked) == identity(Request("GET", f"{HERE}/x"))
-    assert identity(replace(asked, headers=(*fields, ("RSC", "1")))) != identity(asked)
+    request = Request("GET", f"{HERE}/x", tuple(fields))
+    assert identity(request) == identity(Request("GET", f"{HERE}/x"))
+    assert identity(replace(request, headers=(*fields, ("RSC", "1")))) != identity(request)
 
 
 URLS = [f"{HERE}{path}" for path in ("/", "/a", "/b", "/t?ts=1700000000009", "/part", "/api")]
@@ -188,8 +188,8 @@ def test_no_key_that_answers_gets_another_capture(tmp_path_factory, known, excha
             filter_.write(exchange)
     written = [collection.read_capture(each) for each in collection.captures()]
     assert filter_.added == len(written)
-    asked = [(each.request.method, each.request.url) for each in written]
-    assert len(asked) == len(set(asked))
+    requests = [(each.request.method, each.request.url) for each in written]
+    assert len(requests) == len(set(requests))
     for exchange in written:
         assert not known.holds(exchange.request)
         assert exchange.response.status != 503
@@ -219,14 +219,14 @@ def test_a_list_a_har_and_misses_are_read(tmp_path: Path) -> None:
     file.write_text(wanted.to_line())
     assert read_wanted(file) == [wanted]
 
-    asked = {"method": "POST", "url": f"{HERE}/d", "postData": {"mimeType": "text/plain", "text": "hi"}}
-    asked["headers"] = [
+    request = {"method": "POST", "url": f"{HERE}/d", "postData": {"mimeType": "text/plain", "text": "hi"}}
+    request["headers"] = [
         {"name": "Cookie", "value": "secret"},
         {"name": "Content-Type", "value": "text/plain"},
     ]
     content = {"size": 0, "mimeType": "text/plain", "text": ""}
     answer = {"status": 200, "statusText": "OK", "httpVersion": "h2", "headers": [], "content": content}
-    entry = {"startedDateTime": "2026-01-01T00:00:00Z", "request": asked, "response": answer}
+    entry = {"startedDateTime": "2026-01-01T00:00:00Z", "request": request, "response": answer}
     file.write_text(json.dumps({"log": {"entries": [entry]}}, indent=1))
     (found,) = read_wanted(file)
     assert (found.method, found.url, found.request().raw_body) == ("POST", f"{HERE}/d", b"hi")

@@ -43,15 +43,15 @@ def build(site) -> None:
     home = site.answers["/"]
     given: dict[str, str] = {}
 
-    def front(asked):
+    def front(request):
         session = clock.new_id()
         given[session] = clock.new_id().replace("-", "")
         body = home.body.replace(b"{token}", given[session].encode())
         return replace(home, body=body, headers=(("Set-Cookie", f"visitor={session}; Path=/"),))
 
-    def add(asked):
-        session = asked.headers.get("cookie", "").removeprefix("visitor=")
-        token = parse_qs(asked.body.decode()).get("csrf_token", [""])[0]
+    def add(request):
+        session = request.headers.get("cookie", "").removeprefix("visitor=")
+        token = parse_qs(request.body.decode()).get("csrf_token", [""])[0]
         if given.get(session) != token:
             return replace(home, body=b"a stale token", status=403)
         return replace(home, body=b"", status=302, headers=(("Location", "/added"),))
@@ -99,7 +99,7 @@ async def test_a_form_is_sent_with_the_live_token_and_answers_that_of_the_record
     report = await amend(collection, missed, ca, AmendOptions(unsafe=True, record=site.options))
 
     assert [(each.outcome, each.status) for each in report.outcomes] == [("recorded", 302)]
-    posted = [asked for asked in site.asked if asked.method == "POST"]
+    posted = [request for request in site.requests if request.method == "POST"]
     assert len(posted) == 1  # it may have placed an order
     added = [each.url.removeprefix(HOME) for each in collection.captures() if "amend" in each.source]
     assert sorted(added) == ["add", "added", "added.js"]  # what it led to, with what that asks for
@@ -144,14 +144,14 @@ FIELDS = (("content-type", "application/x-www-form-urlencoded"), ("sec-fetch-des
     ],
 )
 def test_the_token_of_the_page_is_put_in_and_nothing_else(page: LivePage, sent: str) -> None:
-    asked = Request("POST", f"{HOME}add", FIELDS, f"csrf_token={OLD}&n=1".encode())
-    made = with_fresh_tokens(asked, token_fields(asked, Rules()), page)
+    request = Request("POST", f"{HOME}add", FIELDS, f"csrf_token={OLD}&n=1".encode())
+    made = with_fresh_tokens(request, token_fields(request, Rules()), page)
     assert made.raw_body == f"csrf_token={sent}&n=1".encode()
-    assert (made.url, made.headers) == (asked.url, asked.headers)
-    rules = rules_for(asked, made, HOME, Rules())
+    assert (made.url, made.headers) == (request.url, request.headers)
+    rules = rules_for(request, made, HOME, Rules())
     assert bool(rules) == (sent == NEW)
     if rules:
-        keys = [{alias.key for alias in Rules(rules).aliases(each)} for each in (asked, made)]
+        keys = [{alias.key for alias in Rules(rules).aliases(each)} for each in (request, made)]
         assert keys[0] == keys[1] != set()
         other = Request("POST", f"{HOME}add", FIELDS, made.raw_body + b"&more=1")
         assert keys[0].isdisjoint(alias.key for alias in Rules(rules).aliases(other))
@@ -160,39 +160,41 @@ def test_the_token_of_the_page_is_put_in_and_nothing_else(page: LivePage, sent: 
 def test_scripts_may_send_the_token_as_a_member_of_json() -> None:
     fields = (("content-type", "application/json"), ("sec-fetch-dest", "empty"))
     sent = f'{{"_csrf":"{OLD}","nonce":"{OLD}","id":[7]}}'
-    asked = Request("POST", f"{HOME}read", fields, sent.encode())
+    request = Request("POST", f"{HOME}read", fields, sent.encode())
     page = LivePage([(f"{HOME}add", {"_csrf": NEW, "nonce": NEW})])
-    made = with_fresh_tokens(asked, token_fields(asked, Rules()), page)
+    made = with_fresh_tokens(request, token_fields(request, Rules()), page)
     assert json.loads(made.raw_body) == {"_csrf": NEW, "nonce": OLD, "id": [7]}
-    rules = Rules(rules_for(asked, made, HOME, Rules()))
-    keys = [{alias.key for alias in rules.aliases(each)} for each in (asked, made)]
+    rules = Rules(rules_for(request, made, HOME, Rules()))
+    keys = [{alias.key for alias in rules.aliases(each)} for each in (request, made)]
     assert keys[0] == keys[1] != set()
     for other in (made.raw_body.replace(b"7", b"8"), made.raw_body.replace(OLD.encode(), NEW.encode())):
-        twin = Request("POST", asked.url, fields, other)
+        twin = Request("POST", request.url, fields, other)
         assert keys[0].isdisjoint(alias.key for alias in rules.aliases(twin))
 
 
 def test_a_place_that_a_rule_names_is_a_token_too_and_reads_have_none() -> None:
     rules = Rules.parse("version: 1\nvolatile:\n  - {where: form, name: stamp, shape: token, method: POST}\n")
-    asked = Request("POST", f"{HOME}add", FIELDS, f"stamp={OLD}".encode())
+    request = Request("POST", f"{HOME}add", FIELDS, f"stamp={OLD}".encode())
     page = LivePage([(f"{HOME}add", {"stamp": NEW})])
-    made = with_fresh_tokens(asked, token_fields(asked, rules), page)
+    made = with_fresh_tokens(request, token_fields(request, rules), page)
     assert made.raw_body == f"stamp={NEW}".encode()
-    assert rules_for(asked, made, HOME, rules) == ()
-    assert token_fields(asked, Rules()) == set()
+    assert rules_for(request, made, HOME, rules) == ()
+    assert token_fields(request, Rules()) == set()
     assert token_fields(Request("GET", f"{HOME}add?csrf_token={OLD}"), rules) == set()
 
 
 def test_requests_whose_fields_differ_after_redaction_give_no_rule():
     kind = (("Content-Type", "application/json"),)
-    asked, made = (Request("POST", HOME, kind, body) for body in (b'{"csrf": "a"}', b'{"csrf": "b", "c": 1}'))
-    assert rules_for(asked, made, HOME, Rules()) == ()
+    request, made = (
+        Request("POST", HOME, kind, body) for body in (b'{"csrf": "a"}', b'{"csrf": "b", "c": 1}')
+    )
+    assert rules_for(request, made, HOME, Rules()) == ()
 
 
 def test_scripts_send_what_their_page_holds_now() -> None:
     fields = (("content-type", "application/json"), ("sec-fetch-dest", "empty"), ("X-CSRFToken", OLD))
-    asked = Request("POST", f"{HOME}api", fields, b"{}")
-    made = with_fresh_tokens(asked, set(), LivePage(cookies={"csrftoken": NEW}, metas={"csrf-token": OLD}))
+    request = Request("POST", f"{HOME}api", fields, b"{}")
+    made = with_fresh_tokens(request, set(), LivePage(cookies={"csrftoken": NEW}, metas={"csrf-token": OLD}))
     assert made.headers == (*fields[:2], ("x-csrftoken", NEW), ("x-csrf-token", OLD))
 
 

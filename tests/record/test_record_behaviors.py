@@ -66,8 +66,10 @@ async def record(
     return report, report.behaviors
 
 
-def asked(site, prefix: str = "") -> list[str]:
-    return sorted({each.path for each in site.asked if each.path.startswith("/" + prefix)} - {"/favicon.ico"})
+def requested_paths(site, prefix: str = "") -> list[str]:
+    return sorted(
+        {each.path for each in site.requests if each.path.startswith("/" + prefix)} - {"/favicon.ico"}
+    )
 
 
 def recorded(folder: Path) -> set[str]:
@@ -94,8 +96,8 @@ def serve_rows(site, pages: int) -> None:
     site.page("/rows", "", type="application/json")
     template = site.answers["/rows"]
 
-    def answer(asked):
-        page = int(parse_qs(urlsplit(asked.path).query)["page"][0])
+    def answer(request):
+        page = int(parse_qs(urlsplit(request.path).query)["page"][0])
         return replace(
             template, body=json.dumps([f"row {page}.{n}" for n in range(5)] if page < pages else []).encode()
         )
@@ -110,7 +112,9 @@ async def test_a_list_that_grows_is_scrolled_to_its_end(tmp_path: Path, ca, site
 
     report, deeds = await record(tmp_path, ca, site, only="scroll")
 
-    assert asked(site, "rows") == [f"/rows?page={n}" for n in range(5)]  # the fifth is empty: the end
+    assert requested_paths(site, "rows") == [
+        f"/rows?page={n}" for n in range(5)
+    ]  # the fifth is empty: the end
     assert recorded(tmp_path) >= {f"rows?page={n}" for n in range(5)}
     assert deeds["scroll"]["grown"] == 3
     assert "cut" not in deeds
@@ -127,7 +131,7 @@ async def test_a_list_without_end_is_scrolled_as_far_as_the_budget_goes(tmp_path
 
     assert deeds["scroll"]["screens"] == 15
     assert deeds["cut"] == {"scroll": 1}
-    assert len(asked(site, "rows")) > 2
+    assert len(requested_paths(site, "rows")) > 2
     assert "inner" in recorded(tmp_path)  # what is scrolled within the page
 
 
@@ -166,7 +170,7 @@ async def test_menus_details_and_tabs_are_opened_also_within_each_other(tmp_path
 
     _, deeds = await record(tmp_path, ca, site, only="menus,details,tabs")
 
-    paths = asked(site)
+    paths = requested_paths(site)
     assert {"/hovered", "/menu", "/why.png", "/accordion", "/deep", "/tab", "/in-tab"} <= set(paths)
     assert "/away" not in paths
     assert deeds["details"]["opened"] == 4
@@ -207,7 +211,7 @@ async def test_what_would_leave_the_page_is_stopped_and_counted(tmp_path: Path, 
 
     assert deeds["stopped"] == {"submits": 1, "navigations": 2, "popups": 1, "moves": 1}
     assert deeds["details"] == {"opened": 7}
-    paths = asked(site)
+    paths = requested_paths(site)
     assert "/last" in paths
     assert not {"/order", "/elsewhere"} & set(paths)
 
@@ -273,18 +277,18 @@ async def test_what_other_screens_would_load_is_fetched_too(tmp_path: Path, ca, 
 
     _, deeds = await record(tmp_path, ca, site, only="variants", reach=reach)
 
-    paths = set(asked(site))
+    paths = set(requested_paths(site))
     images = {"i1", "i2", "i,3", "small", "w1", "w2", "inline", "hover", "narrow", "set1", "set2"}
     assert {f"/{name}.png" for name in images} <= paths
     assert {"/x.woff2", "/x.woff", "/imported.css"} <= paths
     assert not {"/never.png", "/nothing"} & paths
     assert deeds["variants"]["failed"] > 0  # they are no images
-    as_image = next(each for each in site.asked if each.path == "/hover.png")
+    as_image = next(each for each in site.requests if each.path == "/hover.png")
     assert as_image.headers["sec-fetch-dest"] == "image"
     assert as_image.headers["sec-fetch-mode"] == "no-cors"
     assert as_image.headers["referer"] == HOME
-    assert next(each for each in site.asked if each.path == "/x.woff2").headers["sec-fetch-dest"] == "font"
-    assert [each.path for each in other.asked] == ["/far.css", "/far.png"]
+    assert next(each for each in site.requests if each.path == "/x.woff2").headers["sec-fetch-dest"] == "font"
+    assert [each.path for each in other.requests] == ["/far.css", "/far.png"]
 
 
 ICONS = """
@@ -312,7 +316,7 @@ async def test_icons_that_only_a_window_requests_are_recorded(tmp_path: Path, ca
     recorded = {capture.url for capture in Collection.open(tmp_path, "site").captures()}
     paths = ("icon.png", "touch.png", "app/site.webmanifest", "app/large.png", "root.png")
     assert {HOME + path for path in paths} | {"https://cdn.test/far.png"} <= recorded
-    assert [each.path for each in other.asked] == ["/far.png"]
+    assert [each.path for each in other.requests] == ["/far.png"]
 
 
 @pytest.mark.browser
@@ -323,7 +327,7 @@ async def test_a_manifest_that_is_no_manifest_is_a_failure_of_one_file(tmp_path:
 
     _, deeds = await record(tmp_path, ca, site, only="variants")
 
-    assert {"/broken", "/odd"} <= set(asked(site))
+    assert {"/broken", "/odd"} <= set(requested_paths(site))
     assert deeds["variants"]["failed"] >= 1
 
 
@@ -335,5 +339,5 @@ async def test_none_leaves_a_page_alone(tmp_path: Path, ca, site) -> None:
     _, deeds = await record(tmp_path, ca, site, only="none")
 
     assert deeds == {}
-    assert asked(site, "rows") == ["/rows?page=0"]
-    assert not {"/hovered", "/menu", "/i2.png"} & set(asked(site))
+    assert requested_paths(site, "rows") == ["/rows?page=0"]
+    assert not {"/hovered", "/menu", "/i2.png"} & set(requested_paths(site))

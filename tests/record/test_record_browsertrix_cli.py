@@ -25,8 +25,8 @@ def test_a_dry_run_prints_the_call_and_the_settings_and_runs_nothing(tmp_path):
     call, _, settings = found.stdout.partition("\n\n# config.yaml\n")
     assert call.startswith("no-docker run --rm --name stillweb-browsertrix-shop-")
     assert "--memory=4g webrecorder/browsertrix-crawler:1.14.1 crawl --config /crawls/config.yaml" in call
-    told = yaml.safe_load(settings)
-    assert (told["pageLimit"], told["blockAds"]) == (3, True)
+    values = yaml.safe_load(settings)
+    assert (values["pageLimit"], values["blockAds"]) == (3, True)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -111,9 +111,9 @@ def test_failed_pages_and_pages_without_an_answer_are_reported(tmp_path):
     lost, failed = f"{HOME}lost", f"{HOME}failed"
     pages = [page(), page(lost, "two"), page(failed, "three", status=0, loadState=0)]
     report = import_files([wacz(tmp_path / "a.wacz", [answer(HOME)], pages)], tmp_path / "c", "x")
-    told = {(each.code, each.what) for each in report.defects}
-    assert ("no-capture", f"page {lost} has no capture") in told
-    assert ("page-failed", f"page {failed} was not loaded when it was crawled; it is left out") in told
+    defects = {(each.code, each.what) for each in report.defects}
+    assert ("no-capture", f"page {lost} has no capture") in defects
+    assert ("page-failed", f"page {failed} was not loaded when it was crawled; it is left out") in defects
     assert [each.url for each in Collection.open(tmp_path / "c", "x").page_list()] == [HOME, lost]
 
 
@@ -177,7 +177,7 @@ def test_archives_of_others_get_no_baseline(tmp_path):
 
 
 def test_comparison_takes_what_the_baseline_has_and_says_so(tmp_path):
-    told = {"pageid": "one", "urls": {HOME: {"status": 200, "type": "document"},
+    pageinfo = {"pageid": "one", "urls": {HOME: {"status": 200, "type": "document"},
                                       f"{HOME}late.png": {"status": 200, "type": "fetch"},
                                       f"{HOME}gone.js": {"status": 404, "type": "script"}}}  # fmt: skip
     picture = Image.new("RGB", (80, 60), "white")
@@ -185,7 +185,7 @@ def test_comparison_takes_what_the_baseline_has_and_says_so(tmp_path):
         answer(HOME),
         record("resource", f"urn:view:{HOME}", png(picture), "image/png"),
         record("resource", f"urn:text:{HOME}", b"hello\nhidden", "text/plain"),
-        record("resource", f"urn:pageinfo:{HOME}", json.dumps(told).encode(), "application/json"),
+        record("resource", f"urn:pageinfo:{HOME}", json.dumps(pageinfo).encode(), "application/json"),
     ]
     import_files([wacz(tmp_path / "a.wacz", members, [page()])], tmp_path / "c", "x")
     collection = Collection.open(tmp_path / "c", "x")

@@ -93,10 +93,10 @@ async def test_a_crawl_becomes_a_collection_with_its_log_and_baselines(job):
 async def test_what_the_stand_in_says_has_the_form_of_genuine_logs(job, shared):
     def forms(lines):
         found: dict[tuple[str, str], set[str]] = {}
-        for told in map(json.loads, filter(lambda line: line.startswith("{"), lines)):
-            message = re.sub(r"\d+|/\S+", "#", told["message"])
-            details = told["details"] if isinstance(told["details"], dict) else {}
-            found.setdefault((told["context"], message), set()).update(details)
+        for entry in map(json.loads, filter(lambda line: line.startswith("{"), lines)):
+            message = re.sub(r"\d+|/\S+", "#", entry["message"])
+            details = entry["details"] if isinstance(entry["details"], dict) else {}
+            found.setdefault((entry["context"], message), set()).update(details)
         return found
 
     one = job()
@@ -128,7 +128,7 @@ async def interrupted(job: CrawlerJob, times: int = 1) -> tuple[BrowsertrixCrawl
     return crawl, [page.url for page in report.pages]
 
 
-async def test_a_stopped_crawl_is_partial_and_goes_on_to_the_same_end(job):
+async def test_a_stopped_crawl_is_partial_and_continues_to_the_same_end(job):
     _, first = await interrupted(job(HOLD="1"))
     assert len(first) == 1
     manifest = opened(job()).manifest()

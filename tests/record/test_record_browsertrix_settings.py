@@ -27,7 +27,7 @@ SEED = "https://site.test/shop/list?page=1"
 PLAIN, DOCKER = CrawlOptions(), Container()
 
 
-def told(options: CrawlOptions = PLAIN, container: Container = DOCKER, **more):
+def planned(options: CrawlOptions = PLAIN, container: Container = DOCKER, **more):
     return settings_of("shop", [SEED], options, container, **more)
 
 
@@ -49,7 +49,7 @@ def test_options_become_settings_of_the_same_meaning():
         profile=Profile(locale="de-DE"),
         behaviors=frozenset({Behavior.SCROLL}),
     )
-    settings = told(options).settings
+    settings = planned(options).settings
     assert yaml.safe_load(dump(settings)) == settings
     assert settings == {
         "collection": "shop", "crawlId": "shop", "generateWACZ": True, "text": ["to-warc"],
@@ -64,15 +64,15 @@ def test_options_become_settings_of_the_same_meaning():
 
 def test_what_the_user_sets_wins_and_a_state_goes_along():
     container = Container(settings={"text": ["final-to-warc"], "blockAds": True})
-    settings = told(container=container, state={"finished": [SEED], "queued": []}).settings
+    settings = planned(container=container, state={"finished": [SEED], "queued": []}).settings
     assert (settings["text"], settings["blockAds"]) == (["final-to-warc"], True)
     assert settings["state"] == {"finished": [SEED], "queued": []}
 
 
 def test_all_behaviors_are_its_own_none_are_none_and_what_it_lacks_is_reported():
-    assert "behaviors" not in told().settings
-    assert told(CrawlOptions(behaviors=frozenset())).settings["behaviors"] == ""
-    some = told(CrawlOptions(behaviors=frozenset({Behavior.TABS, Behavior.MEDIA})))
+    assert "behaviors" not in planned().settings
+    assert planned(CrawlOptions(behaviors=frozenset())).settings["behaviors"] == ""
+    some = planned(CrawlOptions(behaviors=frozenset({Behavior.TABS, Behavior.MEDIA})))
     assert some.settings["behaviors"] == ["autoplay"]
     assert some.notes == ("it has no behavior like ours for tabs",)
 
@@ -80,7 +80,7 @@ def test_all_behaviors_are_its_own_none_are_none_and_what_it_lacks_is_reported()
 @pytest.mark.parametrize("pattern", [r"(?P<x>a)", r"(?i)a", r"\Aa", r"a\Z", r"a++", r"(?>a)"])
 def test_a_pattern_that_javascript_does_not_know_is_refused(pattern):
     with pytest.raises(UsageError, match="JavaScript"):
-        told(CrawlOptions(exclude=(pattern,)))
+        planned(CrawlOptions(exclude=(pattern,)))
 
 
 HOSTS = st.sampled_from(["site.test", "www.site.test", "a.site.test", "nosite.test", "site.test.evil.test"])
@@ -134,6 +134,6 @@ def test_all_connections_go_through_the_forwarder():
     made = call(options, proxy=PROXY)
     assert made[made.index("--network") + 1] == "host"
     assert f"PROXY_SERVER={PROXY}" in made
-    assert "--proxy-bypass-list=<-loopback>" in told(options).settings["extraChromeArgs"]
+    assert "--proxy-bypass-list=<-loopback>" in planned(options).settings["extraChromeArgs"]
     with pytest.raises(UsageError, match="host's network"):
         call(options, Container(arguments=("--network=lab",)), PROXY)

@@ -207,8 +207,8 @@ async def test_a_page_for_which_the_site_was_too_busy_is_visited_again(
     assert [page.status for page in report.pages] == [200, 200 if retries else 503]
     assert report.retried_pages == ({HOME + "next": "status 503"} if retries else {})
     print_crawl(report, Collection.open(tmp_path, "site"))
-    told = f"1 pages answered with status 400 or more, such as {HOME}next (503)"
-    assert (told in capsys.readouterr().err) is (not retries)
+    warning = f"1 pages answered with status 400 or more, such as {HOME}next (503)"
+    assert (warning in capsys.readouterr().err) is (not retries)
 
 
 async def test_without_baselines_the_same_is_recorded(tmp_path: Path, ca, site, whole: Whole) -> None:
@@ -229,7 +229,7 @@ async def test_without_baselines_the_same_is_recorded(tmp_path: Path, ca, site, 
 async def test_a_replay_asks_for_nothing_that_was_not_recorded(ca, whole: Whole, module_site) -> None:
     collection = whole.collection
     seal(collection)
-    asked_before = len(module_site.asked)
+    requests_before = len(module_site.requests)
     profile, pinning = pinning_of(collection.manifest())
     options = ReplayOptions(port=0, session_ports=None)
     async with (
@@ -244,13 +244,13 @@ async def test_a_replay_asks_for_nothing_that_was_not_recorded(ca, whole: Whole,
             tab = await context.new_page()
             await tab.goto(page.url)
             assert (await settle(tab, activity)).settled
-            asked = sorted(request.url for request in activity.requests)
+            urls = sorted(request.url for request in activity.requests)
             await context.close()
             resources = json.loads((collection.baseline / page.baseline / "resources.json").read_text())
-            assert asked == sorted(resource["url"] for resource in resources)
+            assert urls == sorted(resource["url"] for resource in resources)
             tiers = {str(entry.tier) for entry in (await client.ledger(session.id)).entries}
             assert tiers <= {"exact", "sequence"}
-    assert len(module_site.asked) == asked_before
+    assert len(module_site.requests) == requests_before
 
 
 async def test_order_and_ids_do_not_depend_on_the_number_of_jobs(tmp_path: Path, ca, site) -> None:
@@ -280,7 +280,7 @@ async def test_appending_keeps_clock_seed_and_pages(tmp_path: Path, ca, site) ->
     assert check(collection) == []
 
 
-async def test_a_crawl_goes_on_where_its_limit_stopped_it(tmp_path: Path, ca, site) -> None:
+async def test_a_crawl_continues_where_its_limit_stopped_it(tmp_path: Path, ca, site) -> None:
     build(site)
     await record(tmp_path, ca, site, limit=3)
 

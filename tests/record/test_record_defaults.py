@@ -110,7 +110,7 @@ def test_a_site_is_explored_and_amended_as_it_was_crawled(tmp_path: Path, ca, si
         tmp_path, ca, "crawl", HOME, "-c", "site", "--limit", "1", "--behaviors", "none", *reach
     )
     assert crawled.exit_code == 0, crawled.output
-    site.asked.clear()
+    site.requests.clear()
 
     explored = recorded(tmp_path, ca, "explore", "site", "--budget", "2", "--explore-links", "2")
     amended = recorded(tmp_path, ca, "amend", "site", "--misses", str(misses))
@@ -119,8 +119,8 @@ def test_a_site_is_explored_and_amended_as_it_was_crawled(tmp_path: Path, ca, si
     assert f"with the options of the crawl: --resolve '{site.resolve}'" in explored.stderr
     assert len(members.issued) == 1 + 4  # each recording logged in
     paths = ("/", "/home", "/a", "/b", "/c")
-    assert [each for each in site.asked if each.path in paths and "cookie" not in each.headers] == []
-    assert {"/a", "/b?x=1"} <= {each.path for each in site.asked}
+    assert [each for each in site.requests if each.path in paths and "cookie" not in each.headers] == []
+    assert {"/a", "/b?x=1"} <= {each.path for each in site.requests}
     files = [path for path in (tmp_path / "site").rglob("*") if path.is_file() and path.suffix != ".gz"]
     written = b"".join(path.read_bytes() for path in files)
     assert b"Pass-word-17" not in written

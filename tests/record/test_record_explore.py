@@ -43,8 +43,8 @@ def control(key: str, role: str = "button", name: str = "", **more) -> Control:
 
 
 def field(key: str, form: PageForm, **more) -> Control:
-    told = FormField("text", form, required=more.pop("required", False))
-    return control(key, "textbox", tag="input", field=told, **more)
+    form_field = FormField("text", form, required=more.pop("required", False))
+    return control(key, "textbox", tag="input", field=form_field, **more)
 
 
 def submit(key: str, form: PageForm, name: str = "Go") -> Control:
@@ -244,7 +244,7 @@ def test_what_a_form_asks_for_by_its_address_is_reported_without_sending_it():
     assert form_requests(HtmlForm("", fields), values) == []
 
 
-def test_a_run_goes_on_with_links_that_were_only_opened_and_with_what_changes_the_site():
+def test_a_run_continues_with_links_that_were_only_opened_and_with_what_changes_the_site():
     reach = ReachabilityMap()
     for line in (
         ReachedState("first", "https://site.test/", (Act("open", value="https://site.test/").to_dict(),), 3),
@@ -282,14 +282,14 @@ def test_what_changes_the_site_waits_in_a_queue_of_its_own_and_what_was_taken_st
 def test_a_control_is_known_when_it_did_the_same_on_two_pages_and_never_another_thing():
     known = RecordedActions(["https://site.test/a"])
     assert "https://site.test/a" in known
-    asked = (("GET", "https://site.test/search?q=x"),)
-    known.add_effect("search", "one", asked, stayed=False)
+    requests = (("GET", "https://site.test/search?q=x"),)
+    known.add_effect("search", "one", requests, stayed=False)
     assert known.effect("search") is None
-    assert known.effect("search", proven=1) == asked
-    known.add_effect("search", "one", asked, stayed=False)
+    assert known.effect("search", proven=1) == requests
+    known.add_effect("search", "one", requests, stayed=False)
     assert known.effect("search") is None
-    known.add_effect("search", "two", asked, stayed=False)
-    assert known.effect("search") == asked
+    known.add_effect("search", "two", requests, stayed=False)
+    assert known.effect("search") == requests
     known.add_effect("search", "three", (), stayed=True)
     assert known.effect("search") is None
 

@@ -42,7 +42,7 @@ def build(site) -> None:
     site.page("/search", "<h1>Found</h1>")
     site.page("/suggest", "<p>Perhaps</p>")
     site.page("/more", "<h2>More</h2><button>Less</button>")
-    site.answers["/item"] = lambda asked: replace(
+    site.answers["/item"] = lambda request: replace(
         home, body=(ITEM % clock.new_id().replace("-", "")).encode()
     )
     site.page("/basket", '<h1>Basket</h1><a href="/receipt">Receipt</a>')
@@ -58,7 +58,7 @@ async def go(collection: Collection, ca, site, budget: int) -> tuple[ExploreRepo
     return await explore(collection, ca, scope, options, events.append), events
 
 
-def told(reach: ReachabilityMap) -> set[tuple[str, str]]:
+def actions_of(reach: ReachabilityMap) -> set[tuple[str, str]]:
     return {(each.description, each.how) for each in reach.actions.values()}
 
 
@@ -77,14 +77,14 @@ async def test_what_an_agent_may_do_is_recorded_and_its_map_holds_in_replay(tmp_
     assert second.acts < 60  # nothing is left to do
     assert second.waiting == 0
     assert second.faults == []
-    asked = [(each.method, each.path) for each in site.asked if each.path != "/favicon.ico"]
-    paths = {path for method, path in asked if method == "GET"}
+    requests = [(each.method, each.path) for each in site.requests if each.path != "/favicon.ico"]
+    paths = {path for method, path in requests if method == "GET"}
     assert {"/search?q=kettle", "/more", "/receipt"} <= paths
     assert {"/suggest?s=Ada", "/suggest?s=Eve"} <= paths  # it asks while it is typed into
-    assert asked.count(("POST", "/basket")) == 1
-    assert ("GET", "/logout") not in asked
-    posted = asked.index(("POST", "/basket"))
-    assert asked.index(("GET", "/search?q=kettle")) < posted < asked.index(("GET", "/receipt"))
+    assert requests.count(("POST", "/basket")) == 1
+    assert ("GET", "/logout") not in requests
+    posted = requests.index(("POST", "/basket"))
+    assert requests.index(("GET", "/search?q=kettle")) < posted < requests.index(("GET", "/receipt"))
 
     reach = read_reachability(collection.path / FILE)
     assert {
@@ -93,7 +93,7 @@ async def test_what_an_agent_may_do_is_recorded_and_its_map_holds_in_replay(tmp_
         ('click link "Item"', "recorded"),
         ('click button "Add"', "tried"),
         ('click button "More"', "tried"),
-    } <= told(reach)
+    } <= actions_of(reach)
     assert {state.url.removeprefix(HOME) for state in reach.states.values()} >= {
         "",
         "item",
@@ -131,10 +131,10 @@ async def test_the_site_is_put_back_before_the_context_after_a_change(tmp_path: 
     collection.write_pages([Page(f"{HOME}item", "20240506070809")])
     options = ExploreOptions(12, links=0, record=site.options, reset=SiteReset(reset_url=f"{HOME}reset"))
     report = await explore(collection, ca, Scope.of(ScopeKind.HOST, [HOME]), options)
-    asked = [(each.method, each.path) for each in site.asked]
-    assert ("POST", "/basket") in asked
+    requests = [(each.method, each.path) for each in site.requests]
+    assert ("POST", "/basket") in requests
     assert report.uncertain == 0
-    assert asked.count(("POST", "/reset")) == report.resets
+    assert requests.count(("POST", "/reset")) == report.resets
     without = replace(options, reset=SiteReset())
     collection = Collection.create(tmp_path, "other")
     collection.write_pages([Page(f"{HOME}item", "20240506070809")])

@@ -163,7 +163,7 @@ async def test_what_a_site_does_wrong_is_reported_and_the_rest_is_recorded(
 
 async def test_a_page_that_never_ends_does_not_hold_the_crawl(tmp_path: Path, ca, faulty) -> None:
     urls = [HOME + path for path in ("hang", "endless", "loop", "dialogs")]
-    told: dict[str, str] = {}
+    errors: dict[str, str] = {}
     options = CrawlOptions(
         scope=ScopeKind.PAGE, page_timeout=5.0, retries=0, jobs=4, record=faulty.options, **QUICK
     )
@@ -172,10 +172,10 @@ async def test_a_page_that_never_ends_does_not_hold_the_crawl(tmp_path: Path, ca
         pytest.raises(UpstreamUnreachable, match="hang cannot be reached"),
         collection_to_fill(tmp_path, "site") as collection,
     ):
-        await crawl(urls, collection, ca, options, lambda event: told.update({event.url: event.error}))
+        await crawl(urls, collection, ca, options, lambda event: errors.update({event.url: event.error}))
 
-    assert list(told) == urls
-    for url, why in told.items():
+    assert list(errors) == urls
+    for url, why in errors.items():
         assert any(words in why for words in NEVER_ENDS.split("|")), (url, why)
 
 

@@ -52,7 +52,7 @@ def test_hop_by_hop_fields_go_and_the_rest_keeps_its_order_and_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("http2", "told", "left", "why"),
+    ("http2", "message", "left", "why"),
     [
         (False, "Client disconnected.", True, "did not wait"),
         (
@@ -73,8 +73,8 @@ def test_hop_by_hop_fields_go_and_the_rest_keeps_its_order_and_case() -> None:
         (False, "something new", False, "something new"),
     ],
 )
-def test_a_failure_says_whose_doing_it_was(http2: bool, told: str, left: bool, why: str) -> None:
-    flow = SimpleNamespace(error=SimpleNamespace(msg=told), request=SimpleNamespace(is_http2=http2))
+def test_a_failure_says_whose_doing_it_was(http2: bool, message: str, left: bool, why: str) -> None:
+    flow = SimpleNamespace(error=SimpleNamespace(msg=message), request=SimpleNamespace(is_http2=http2))
 
     assert client_aborted(flow) is left
     assert why in failure_reason(flow)

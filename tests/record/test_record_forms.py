@@ -46,7 +46,7 @@ def build(site) -> list[str]:
     notes: list[str] = []
     visits = iter(range(1000, 9999))
 
-    def shown(asked) -> object:
+    def shown(request) -> object:
         listed = "".join(f"<li>{html.escape(note)}</li>" for note in notes)
         token = f"token{next(visits)}"
         return site.reply(
@@ -57,18 +57,18 @@ def build(site) -> list[str]:
             "<form method=post action=/delete><input name=what><button>Delete all</button></form>"
         )
 
-    def add(asked) -> object:
-        notes.append(parse_qs(asked.body.decode(), keep_blank_values=True)["note"][0])
+    def add(request) -> object:
+        notes.append(parse_qs(request.body.decode(), keep_blank_values=True)["note"][0])
         return site.reply("", status=303, headers=(("Location", "/notes"),))
 
-    def code(asked) -> object:
-        return site.reply(f"<p>no code {html.escape(parse_qs(asked.body.decode())['code'][0])}</p>")
+    def code(request) -> object:
+        return site.reply(f"<p>no code {html.escape(parse_qs(request.body.decode())['code'][0])}</p>")
 
-    def find(asked) -> object:
-        word = parse_qs(asked.path.partition("?")[2]).get("q", [""])[0]
+    def find(request) -> object:
+        word = parse_qs(request.path.partition("?")[2]).get("q", [""])[0]
         return site.reply(f"<p>nothing for {html.escape(word)}</p>")
 
-    def reset(asked) -> object:
+    def reset(request) -> object:
         notes.clear()
         return site.reply("ok")
 
@@ -146,8 +146,8 @@ async def test_resources_that_only_pages_behind_a_form_load_are_recorded(
 ) -> None:
     shown = site.answers["/notes"]
 
-    def with_icon(asked) -> object:
-        page = shown(asked)
+    def with_icon(request) -> object:
+        page = shown(request)
         page.body = page.body.replace(b"<li>", b"<li><img src=/note.svg>")
         return page
 
@@ -184,8 +184,8 @@ async def test_a_recording_that_is_stopped_keeps_what_it_has_proved(collection: 
 
 async def test_a_form_that_is_gone_for_its_repetition_is_refused(collection: Collection, ca, site) -> None:
     shown, add, added = site.answers["/notes"], site.answers["/add"], []
-    site.answers["/add"] = lambda asked: added.append(asked) or add(asked)
-    site.answers["/notes"] = lambda asked: site.reply("") if len(added) > len(LEVELS) else shown(asked)
+    site.answers["/add"] = lambda request: added.append(request) or add(request)
+    site.answers["/notes"] = lambda request: site.reply("") if len(added) > len(LEVELS) else shown(request)
     report = await recorded(collection, ca, site)
     refused = next(each.refused for each in report.outcomes if each.name == f"POST {HOME}add note")
     assert refused == "the page has no such form any more"
@@ -207,7 +207,7 @@ def build_large_form(site, fields: int = 45, pages: int = 12) -> list[str]:
     stored: list[dict[str, str]] = []
     inputs = "".join(f"<p><label>F {n} <input name=f{n}></label>" for n in range(fields))
 
-    def shown(asked) -> object:
+    def shown(request) -> object:
         rows = "".join(f"<tr><td>{html.escape(text)}</td>" for each in stored for text in each.values())
         words = " ".join(f"word{n}" for n in range(4000))
         return site.reply(
@@ -215,14 +215,14 @@ def build_large_form(site, fields: int = 45, pages: int = 12) -> list[str]:
             f"<div style='display:none'>{inputs}</div><button>Store</button></form>"
         )
 
-    def store(asked) -> object:
-        stored.append({k: v[0] for k, v in parse_qs(asked.body.decode(), keep_blank_values=True).items()})
+    def store(request) -> object:
+        stored.append({k: v[0] for k, v in parse_qs(request.body.decode(), keep_blank_values=True).items()})
         return site.reply("", status=303, headers=(("Location", "/"),))
 
     urls = ["/", *(f"/page/{n}" for n in range(pages))]
     site.answers |= dict.fromkeys(urls, shown)
     site.answers["/store"] = store
-    site.answers["/reset"] = lambda asked: stored.clear() or site.reply("ok")
+    site.answers["/reset"] = lambda request: stored.clear() or site.reply("ok")
     return urls
 
 
@@ -286,8 +286,8 @@ async def test_a_search_that_finds_unrecorded_pages_is_refused(collection: Colle
         with CollectionWriter(collection) as writer:
             writer.write(await fetcher.fetch(f"{HOME}more"))
     find = site.answers["/find"]
-    site.answers["/find"] = lambda asked: (
-        site.reply(hidden) if asked.path.rpartition("=")[2] in hidden else find(asked)
+    site.answers["/find"] = lambda request: (
+        site.reply(hidden) if request.path.rpartition("=")[2] in hidden else find(request)
     )
     report = await recorded(collection, ca, site, page=(f"{HOME}notes",))
     reasons = {each.name: each.refused for each in report.outcomes}
@@ -377,10 +377,11 @@ async def uploads(tmp_path: Path, site) -> Collection:
     """Record a page with a multipart form."""
     titles: list[str] = []
 
-    def upload(asked) -> object:
-        if asked.method == "POST":
+    def upload(request) -> object:
+        if request.method == "POST":
             found = {
-                name.decode(): (value.decode(), bool(file)) for name, file, value in PART.findall(asked.body)
+                name.decode(): (value.decode(), bool(file))
+                for name, file, value in PART.findall(request.body)
             }
             assert found["picture"] == ("", True)
             titles.append(found["title"][0])
@@ -391,7 +392,7 @@ async def uploads(tmp_path: Path, site) -> Collection:
             "<input name=title><input type=file name=picture><button>Send</button></form>"
         )
 
-    def reset(asked) -> object:
+    def reset(request) -> object:
         titles.clear()
         return site.reply("ok")
 
@@ -433,14 +434,14 @@ async def test_another_multipart_form_is_a_miss(uploads: Collection, ca, site) -
 async def test_a_reset_that_ends_the_login_is_named(collection: Collection, ca, site) -> None:
     shown, signed_in = site.answers["/notes"], True
 
-    def reset(asked) -> object:
+    def reset(request) -> object:
         nonlocal signed_in
         signed_in = False
         return site.reply("ok")
 
     site.answers["/reset"] = reset
-    site.answers["/notes"] = lambda asked: (
-        shown(asked) if signed_in else site.reply("", status=302, headers=(("Location", "/login"),))
+    site.answers["/notes"] = lambda request: (
+        shown(request) if signed_in else site.reply("", status=302, headers=(("Location", "/login"),))
     )
     begin(collection)
     login = Login("storage-state", "state.json", {"cookies": []})
@@ -456,43 +457,43 @@ def build_members(site) -> dict[str, str]:
     sessions: dict[str, list[str]] = {}
     notes: list[str] = []
 
-    def login(asked) -> object:
-        if asked.method == "GET":
+    def login(request) -> object:
+        if request.method == "GET":
             field, secret = "<input id=u name=user>", "<input id=p type=password name=pass>"
             return site.reply(f"<form method=post action=/login>{field}{secret}<button>Go</button></form>")
-        assert parse_qs(asked.body.decode()) == {"user": ["ann"], "pass": ["pw-1234"]}
+        assert parse_qs(request.body.decode()) == {"user": ["ann"], "pass": ["pw-1234"]}
         number = f"s{len(sessions) + 1000}"
         sessions[number] = []
         head = (("Location", "/notes"), ("Set-Cookie", f"sid={number}; Path=/"))
         return site.reply("", status=303, headers=head)
 
     def member(page):
-        def answer(asked) -> object:
-            found = re.search(r"sid=(\w+)", dict(asked.headers).get("cookie", ""))
+        def answer(request) -> object:
+            found = re.search(r"sid=(\w+)", dict(request.headers).get("cookie", ""))
             if found is None or found[1] not in sessions:
                 return site.reply("", status=302, headers=(("Location", "/login"),))
             seen = sessions[found[1]]
-            seen.append(asked.path)
+            seen.append(request.path)
             trail = " ".join(dict.fromkeys(seen))
-            return site.reply(f"<p>seen {trail}</p><a id=out href=/bye>Log out</a>{page(asked)}")
+            return site.reply(f"<p>seen {trail}</p><a id=out href=/bye>Log out</a>{page(request)}")
 
         return answer
 
-    def listed(asked) -> str:
+    def listed(request) -> str:
         items = "".join(f"<li>{html.escape(note)}</li>" for note in notes)
         return f"<ul>{items}</ul><form method=post action=/add><input name=note><button>Add</button></form>"
 
-    def add(asked) -> object:
-        notes.append(parse_qs(asked.body.decode(), keep_blank_values=True)["note"][0])
+    def add(request) -> object:
+        notes.append(parse_qs(request.body.decode(), keep_blank_values=True)["note"][0])
         return site.reply("", status=303, headers=(("Location", "/notes"),))
 
-    def reset(asked) -> object:
+    def reset(request) -> object:
         notes.clear()
         sessions.clear()
         return site.reply("ok")
 
     site.answers |= {"/login": login, "/notes": member(listed), "/add": add, "/reset": reset}
-    site.answers |= {f"/page{n}": member(lambda asked: "<p>text</p>") for n in range(3)}
+    site.answers |= {f"/page{n}": member(lambda request: "<p>text</p>") for n in range(3)}
     return sessions
 
 

@@ -555,7 +555,7 @@ def entries(answers: dict[str, Any], *requests: PlainRequest) -> list[str]:
     ]
 
 
-def asked(path: str, body: str = "") -> PlainRequest:
+def make_request(path: str, body: str = "") -> PlainRequest:
     json_type = (("Content-Type", "application/json"),)
     method = "POST" if body else "GET"
     return PlainRequest(method, f"{HOME}{path}", "empty", HOME, json_type, body.encode() if body else None)
@@ -569,14 +569,14 @@ async def test_documents_of_listed_entries_are_recorded_although_scripts_make_th
         site.page(f"/tickets/{number}/", f"<p>{number}</p>")
     collection = with_start(tmp_path, site)
     listed = [{"id": number, "title": f"ticket {number}"} for number in (4, 9, 11)]
-    asked = Request("GET", f"{HOME}list", (("Sec-Fetch-Dest", "empty"), ("Referer", HOME)))
+    request = Request("GET", f"{HOME}list", (("Sec-Fetch-Dest", "empty"), ("Referer", HOME)))
     json_type = (("Content-Type", "application/json"),)
     rows = Response(200, headers=json_type, raw_body=json.dumps(listed).encode())
     with CollectionWriter(collection) as writer:
-        writer.write(Exchange(asked, rows, "20260101000001"))
+        writer.write(Exchange(request, rows, "20260101000001"))
     for _ in range(2):  # two documents show that the values come from the list
         await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
-    assert [each.path for each in site.asked if each.path != "/"] == [
+    assert [each.path for each in site.requests if each.path != "/"] == [
         f"/tickets/{number}/" for number in (4, 9, 11)
     ]
 
@@ -586,15 +586,17 @@ def combined(*requests: PlainRequest) -> list[str]:
 
 
 def test_a_combination_is_requested_if_the_three_others_were():
-    orders = asked("runs?order=name&by=ada"), asked("runs?order=date&by=ada")
-    assert combined(*orders, asked("runs?order=name&by=eve")) == ["runs?order=date&by=eve"]
-    assert combined(*orders, asked("runs?order=size&by=eve")) == []  # no order with both
-    assert combined(*orders, asked("jobs?order=name&by=eve")) == []
-    together = [asked(f"runs?id={each}&name=run+{each}&page={page}") for each in (1, 2) for page in (1, 2)]
+    orders = make_request("runs?order=name&by=ada"), make_request("runs?order=date&by=ada")
+    assert combined(*orders, make_request("runs?order=name&by=eve")) == ["runs?order=date&by=eve"]
+    assert combined(*orders, make_request("runs?order=size&by=eve")) == []  # no order with both
+    assert combined(*orders, make_request("jobs?order=name&by=eve")) == []
+    together = [
+        make_request(f"runs?id={each}&name=run+{each}&page={page}") for each in (1, 2) for page in (1, 2)
+    ]
     assert combined(*together) == []  # no name has two identifiers
     assert combined(*together[:3]) == []
     corners = (("a", 1), ("a", 2), ("b", 1))
-    by_post = [asked("runs", f'{{"by": {{"name": "{by}"}}, "page": {page}}}') for by, page in corners]
+    by_post = [make_request("runs", f'{{"by": {{"name": "{by}"}}, "page": {page}}}') for by, page in corners]
     (found,) = combined_requests(by_post)
     assert (found.method, found.body) == ("POST", b'{"by":{"name":"b"},"page":2}')
 
@@ -614,18 +616,20 @@ def test_checkboxes_of_a_request_have_both_values_but_a_dry_run_stays_one():
 
 
 def test_combinations_of_controls_come_before_those_with_typed_words():
-    words = [asked(f"runs?q={word}&order=name&size={size}") for word in ("", "a", "b") for size in (10, 50)]
-    found = combined(*words, asked("runs?q=&order=date&size=10"))
+    words = [
+        make_request(f"runs?q={word}&order=name&size={size}") for word in ("", "a", "b") for size in (10, 50)
+    ]
+    found = combined(*words, make_request("runs?q=&order=date&size=10"))
     assert found[0] == "runs?q=&order=date&size=50"
     assert len(found) == 3
 
 
 def test_the_other_entries_of_a_list_are_requested_as_some_of_them_were():
     studies = {"studies": [{"id": number, "name": f"study {number}"} for number in range(1, 6)], "total": 9}
-    two = asked("api/studies/1?limit=9"), asked("api/studies/4?limit=9")
+    two = make_request("api/studies/1?limit=9"), make_request("api/studies/4?limit=9")
     assert entries({"api/studies": studies}, *two) == [f"api/studies/{n}?limit=9" for n in (2, 3, 5)]
-    assert entries({"api/studies": studies}, asked("api/pages/1?limit=9")) == []  # 1 may be any number
-    polls = (asked("api/studies/2?limit=3"), asked("api/studies/5?limit=3"))
+    assert entries({"api/studies": studies}, make_request("api/pages/1?limit=9")) == []  # 1 may be any number
+    polls = (make_request("api/studies/2?limit=3"), make_request("api/studies/5?limit=3"))
     assert entries({"api/studies": studies}, *two, *polls) == [
         *("api/studies/2?limit=9", "api/studies/1?limit=3", "api/studies/3?limit=9"),
         *("api/studies/3?limit=3", "api/studies/5?limit=9", "api/studies/4?limit=3"),
@@ -637,9 +641,12 @@ def test_the_other_entries_of_a_list_are_requested_as_some_of_them_were():
 
 def test_pages_and_limits_are_no_entries_although_lists_have_such_numbers():
     films = {"films": [{"id": number} for number in range(1, 40)]}
-    sizes = (asked("api/films?order=id&size=5&page=1"), asked("api/films?order=id&size=15&page=1"))
+    sizes = (
+        make_request("api/films?order=id&size=5&page=1"),
+        make_request("api/films?order=id&size=15&page=1"),
+    )
     assert entries({"api/films": films}, *sizes) == []
-    chosen = (asked("api/seats?film=5&page=1"), asked("api/seats?film=15&page=1"))
+    chosen = (make_request("api/seats?film=5&page=1"), make_request("api/seats?film=15&page=1"))
     assert len(entries({"api/films": films}, *chosen)) == 37
 
 
@@ -658,14 +665,14 @@ def test_one_request_is_enough_if_its_parameter_is_named_after_the_list(first: s
     studies = {"studies": [{"id": number} for number in (1, 2)]}
     path, _, body = first.partition(" ")
     others = {"pages": [{"number": 1}, {"number": 7}]}
-    assert entries({"api/studies": studies, "api/pages": others}, asked(path, body)) == [second] * bool(
+    assert entries({"api/studies": studies, "api/pages": others}, make_request(path, body)) == [
         second
-    )
+    ] * bool(second)
 
 
 def test_entries_that_are_like_what_the_request_names_come_first():
     tasks = [{"id": number, "project": 1 + number // 12} for number in range(10, 16)]
-    found = entries({"api/tasks": {"tasks": tasks}}, asked("api/tasks/13?project=2"))
+    found = entries({"api/tasks": {"tasks": tasks}}, make_request("api/tasks/13?project=2"))
     of_two = [each for each in found if each.endswith("?project=2")]
     assert of_two == [f"api/tasks/{number}?project=2" for number in (12, 14, 15, 10, 11)]
 
@@ -673,13 +680,15 @@ def test_entries_that_are_like_what_the_request_names_come_first():
 def test_a_body_that_holds_the_state_of_a_view_makes_few_requests():
     columns = [{"id": f"column-{number:04}", "type": "text"} for number in range(150)]
     body = json.dumps({"shown": [each["id"] for each in columns], "order": {"by": columns[0]["id"]}})
-    found = entries({"api/columns": columns}, asked("api/views/1", body), asked("api/views/2", body))
+    found = entries(
+        {"api/columns": columns}, make_request("api/views/1", body), make_request("api/views/2", body)
+    )
     assert len(found) <= 200
 
 
 def test_a_list_that_is_wrapped_has_the_name_of_its_url():
     wrapped = {"count": 3, "results": [{"id": number} for number in (1, 2, 3)]}
-    first = asked("api/studies/1/trials?limit=10")
+    first = make_request("api/studies/1/trials?limit=10")
     assert entries({"api/studies?limit=9": wrapped}, first) == [
         f"api/studies/{number}/trials?limit=10" for number in (2, 3)
     ]
@@ -688,18 +697,22 @@ def test_a_list_that_is_wrapped_has_the_name_of_its_url():
 
 def test_one_request_is_enough_for_a_long_identifier_also_in_a_body():
     runs = [{"id": f"0b5c1f9e-aaaa-4000-8000-00000000000{n}", "state": "ok"} for n in range(3)]
-    first = asked("api/logs/filter", json.dumps({"run": [runs[0]["id"]], "limit": 5, "about": runs[0]["id"]}))
+    first = make_request(
+        "api/logs/filter", json.dumps({"run": [runs[0]["id"]], "limit": 5, "about": runs[0]["id"]})
+    )
     assert entries({"api/runs": runs}, first) == [
         "api/logs/filter "
         + json.dumps({"run": [run["id"]], "limit": 5, "about": run["id"]}, separators=(",", ":"))
         for run in runs[1:]
     ]
-    assert entries({"api/names": [{"name": "a b/c"}]}, asked("api/x")) == []
+    assert entries({"api/names": [{"name": "a b/c"}]}, make_request("api/x")) == []
 
 
 def test_numbers_of_a_body_stay_numbers():
     rows = [{"row": number} for number in (7, 8, 9)]
-    found = entries({"api/rows": rows}, *(asked("api/get", f'{{"row": {n}, "all": true}}') for n in (7, 8)))
+    found = entries(
+        {"api/rows": rows}, *(make_request("api/get", f'{{"row": {n}, "all": true}}') for n in (7, 8))
+    )
     assert found == ['api/get {"row":9,"all":true}']
 
 
@@ -708,13 +721,13 @@ def test_a_request_may_repeat_several_values_of_its_entry_and_values_with_slashe
         {"name": name, "latest": {"version": version}, "kind": "package"}
         for name, version in (("abc", "1.0"), ("@hd/def", "2.1"), ("@hd/ghi", "2.1"), ("jkl", "3.0"))
     ]
-    two = asked("package/abc/v/1.0"), asked("package/@hd/def/v/2.1")
+    two = make_request("package/abc/v/1.0"), make_request("package/@hd/def/v/2.1")
     assert entries({"list": packages}, *two) == ["package/@hd/ghi/v/2.1", "package/jkl/v/3.0"]
     # A value that all examples share is one of the requests, even if entries hold it.
-    same = asked("package/@hd/def/v/2.1"), asked("package/@hd/ghi/v/2.1")
+    same = make_request("package/@hd/def/v/2.1"), make_request("package/@hd/ghi/v/2.1")
     assert entries({"list": packages}, *same) == ["package/abc/v/2.1", "package/jkl/v/2.1"]
     assert entries({"list": packages}, two[0]) == []
-    coded = asked("readme/abc"), asked("readme/%40hd%2Fdef")
+    coded = make_request("readme/abc"), make_request("readme/%40hd%2Fdef")
     assert entries({"list": packages}, *coded) == ["readme/@hd%2Fghi", "readme/jkl"]
 
 
@@ -756,9 +769,9 @@ def test_a_path_with_many_kinds_of_requests_leaves_room_for_others():
 def test_one_request_is_enough_for_an_entry_of_another_if_it_is_named_after_the_list():
     jobs = {"jobs": [{"id": name} for name in ("daily", "weekly")]}
     runs = {"runs": [{"run_id": f"run {n}", "job": name} for n, name in enumerate(("daily", "weekly"))]}
-    found = entries({"api/jobs": jobs, "api/runs": runs}, asked("api/jobs/daily/runs/run%200/log"))
+    found = entries({"api/jobs": jobs, "api/runs": runs}, make_request("api/jobs/daily/runs/run%200/log"))
     assert "api/jobs/weekly/runs/run%201/log" in found
-    assert entries({"api/old": runs["runs"]}, asked("api/of/daily/all/run%200/log")) == []
+    assert entries({"api/old": runs["runs"]}, make_request("api/of/daily/all/run%200/log")) == []
 
 
 def test_a_dry_run_only_reads():
@@ -879,7 +892,7 @@ async def test_an_exchange_holds_what_was_sent_and_received(site) -> None:
     async with fetcher(site) as fetch:
         got = await fetch.fetch(f"{HOME}p%20q", referer=HOME)
     assert got.request.url == f"{HOME}p%20q"
-    assert header(got.request.headers, "user-agent") == site.asked[-1].headers["user-agent"] == "recorded"
+    assert header(got.request.headers, "user-agent") == site.requests[-1].headers["user-agent"] == "recorded"
     assert header(got.request.headers, "referer") == HOME
     assert got.response.raw_body == packed
     assert not header(got.response.headers, "connection")
@@ -901,10 +914,10 @@ async def test_a_post_has_one_content_type_also_if_scripts_give_get_requests_one
 
 async def test_a_busy_site_is_requested_again_when_it_says_and_then_given_up(site) -> None:
     answers = iter([503, 429, 200])
-    site.answers["/"] = lambda asked: site.reply("x", status=next(answers), headers=(("Retry-After", "0"),))
+    site.answers["/"] = lambda request: site.reply("x", status=next(answers), headers=(("Retry-After", "0"),))
     async with fetcher(site) as fetch:
         assert (await fetch.fetch(HOME)).response.status == 200
-    site.answers["/"] = lambda asked: site.reply("x", status=503, headers=(("Retry-After", "0"),))
+    site.answers["/"] = lambda request: site.reply("x", status=503, headers=(("Retry-After", "0"),))
     async with fetcher(site) as fetch:
         with pytest.raises(UpstreamUnreachable, match="status 503 3 times"):
             await fetch.fetch(HOME)
@@ -937,18 +950,18 @@ async def test_broken_pages_do_not_hold_the_others_up(site) -> None:
     async with fetcher(site) as fetch:
         for number in range(3):
             assert (await fetch.fetch(f"{HOME}broken?{number}")).response.status == 500
-        before, started = len(site.asked), clock.monotonic()
+        before, started = len(site.requests), clock.monotonic()
         for number in range(20):
             assert (await fetch.fetch(f"{HOME}broken?{number}")).response.status == 500
         assert clock.monotonic() - started < 4.0  # each waited 0.6 s before
-        assert len(site.asked) - before == 40
+        assert len(site.requests) - before == 40
 
 
 async def test_an_error_that_passes_is_not_the_pages_own(site) -> None:
     site.page("/broken", "", status=500, headers=SOON)
     site.page("/", "")
     busy = iter([500, 200, *[500] * 2, 200])
-    site.answers["/at-times"] = lambda asked: site.reply("<p>now</p>", status=next(busy), headers=SOON)
+    site.answers["/at-times"] = lambda request: site.reply("<p>now</p>", status=next(busy), headers=SOON)
     async with fetcher(site) as fetch:
         for number in range(3):
             await fetch.fetch(f"{HOME}broken?{number}")
@@ -973,8 +986,8 @@ def with_start(tmp_path: Path, site, page: str = "") -> Collection:
     with CollectionWriter(collection) as writer:
         body = page.encode() or site.answers["/"].body
         home = Response(200, headers=(("Content-Type", "text/html"),), raw_body=body)
-        asked = Request("GET", HOME, (("Sec-Fetch-Dest", "document"),))
-        writer.write(Exchange(asked, home, "20260101000000"))
+        request = Request("GET", HOME, (("Sec-Fetch-Dest", "document"),))
+        writer.write(Exchange(request, home, "20260101000000"))
     collection.write_pages([Page(HOME, "20260101000000", seed=True)])
     return collection
 
@@ -983,10 +996,10 @@ async def test_a_page_is_what_a_first_visit_shows_unless_the_site_refuses_that(
     tmp_path: Path, ca, site
 ) -> None:
     site.page("/", "<a href='/a'>a</a><a href='/gate'>b</a>", headers=(("Set-Cookie", "seen=1"),))
-    site.answers["/a"] = lambda asked: site.reply(f"<p>{asked.headers.get('cookie', 'nobody')}</p>")
+    site.answers["/a"] = lambda request: site.reply(f"<p>{request.headers.get('cookie', 'nobody')}</p>")
     site.page("/away", "", status=302, headers=(("Location", "/gate"),))
     away = site.answers["/away"]
-    site.answers["/gate"] = lambda asked: site.reply("<p>in</p>") if "cookie" in asked.headers else away
+    site.answers["/gate"] = lambda request: site.reply("<p>in</p>") if "cookie" in request.headers else away
     collection = with_start(tmp_path, site)
     await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
     bodies = {each.request.url: each.response.raw_body for each in collection.exchanges()}
@@ -1011,7 +1024,7 @@ async def test_a_page_that_gave_no_answer_is_requested_by_the_next_harvest(
 
 async def test_a_multipart_form_is_sent_and_its_tokens_are_learned(tmp_path: Path, ca, site) -> None:
     site.page("/", "<a href=/new>New</a>")
-    site.answers["/new"] = lambda asked: site.reply(
+    site.answers["/new"] = lambda request: site.reply(
         "<form method=post action=/add enctype=multipart/form-data><input type=file name=picture>"
         f"<input type=hidden name=csrf_token value={token()}><input name=title><button>Save</button></form>"
     )
@@ -1074,7 +1087,7 @@ async def test_the_next_harvest_does_not_repeat_what_the_site_has_refused(tmp_pa
     collection = application(tmp_path, site)
     for _ in range(2):
         await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
-    gone = [each.path for each in site.asked if each.path == f"/api/runs/{RUNS[3]}"]
+    gone = [each.path for each in site.requests if each.path == f"/api/runs/{RUNS[3]}"]
     assert len(gone) == 1
 
 
@@ -1085,7 +1098,7 @@ async def test_documents_of_views_that_walks_have_seen_are_recorded(tmp_path: Pa
     collection = with_start(tmp_path, site)
     seen = (f"{HOME}views/2?tab=3#top", f"{HOME}logout", "https://other.test/")
     await harvest(collection, ca, SCOPE, HarvestOptions(addresses=seen, record=site.options))
-    assert [each.path for each in site.asked if each.path != "/"] == ["/views/2?tab=3"]
+    assert [each.path for each in site.requests if each.path != "/"] == ["/views/2?tab=3"]
 
 
 async def test_entries_of_lists_come_before_urls_that_json_names(tmp_path: Path, ca, site) -> None:
@@ -1104,15 +1117,19 @@ async def test_of_equally_likely_forms_the_first_of_the_page_is_sent_first(tmp_p
         site.page(path, "<p>Done</p>")
     collection = with_start(tmp_path, site)
     await harvest(collection, ca, SCOPE, HarvestOptions(forms=2, per_host=1, record=site.options))
-    assert [each.path for each in site.asked if each.method == "POST"] == ["/pause", "/english"]
+    assert [each.path for each in site.requests if each.method == "POST"] == ["/pause", "/english"]
 
 
 PART = (("x-requested-with", "XMLHttpRequest"), ("accept", "*/*"), ("sec-fetch-dest", "empty"))
 
 
-def part_or_page(asked, site):
-    is_part = "x-requested-with" in asked.headers
-    more = f"<a class='button dialog' href='{asked.path}/more'>More</a>" if asked.path.count("/") == 2 else ""
+def part_or_page(request, site):
+    is_part = "x-requested-with" in request.headers
+    more = (
+        f"<a class='button dialog' href='{request.path}/more'>More</a>"
+        if request.path.count("/") == 2
+        else ""
+    )
     return site.reply(f"<p>part</p>{more}<script src=/more.js></script>" if is_part else "<h1>Page</h1>")
 
 
@@ -1125,7 +1142,7 @@ async def test_links_that_a_script_loads_are_requested_as_it_does(tmp_path: Path
     pages = ["/a", "/b", "/c", "/d"]
     site.page("/", links(*dialogs, classes="button dialog") + links(*pages, classes="button"))
     for path in (*dialogs, *(f"{each}/more" for each in dialogs)):
-        site.answers[path] = lambda asked: part_or_page(asked, site)
+        site.answers[path] = lambda request: part_or_page(request, site)
     for path in pages:
         site.page(path, "")
     site.answers["/more.js"] = replace(site.reply("run()"), type="text/javascript")
@@ -1152,8 +1169,8 @@ async def test_forms_of_what_a_script_loads_are_sent_as_it_does(tmp_path: Path, 
     site.page("/", links(*dialogs, classes="dialog") + links("/a", "/b", "/c", classes=""))
     form = "<form method=post action={0}><input type=hidden name=csrf value={1}><input name=title value=Tea>"
     for path in dialogs:
-        site.answers[path] = lambda asked: site.reply(
-            form.format(asked.path + "/save", token()) + "<button name=go>Save</button></form>"
+        site.answers[path] = lambda request: site.reply(
+            form.format(request.path + "/save", token()) + "<button name=go>Save</button></form>"
         )
         site.page(f"{path}/save", "saved")
     collection = with_start(tmp_path, site)
@@ -1200,7 +1217,7 @@ async def test_links_with_a_token_are_not_followed(tmp_path: Path, ca, site) -> 
     site.page("/see?csrf_token=", "")
     collection = with_start(tmp_path, site)
     await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
-    assert [each.path for each in site.asked if each.path != "/"] == ["/see?csrf_token="]
+    assert [each.path for each in site.requests if each.path != "/"] == ["/see?csrf_token="]
 
 
 async def test_missed_writes_of_scripts_are_sent_last_except_deletions(tmp_path: Path, ca, site) -> None:
@@ -1228,9 +1245,9 @@ async def test_missed_writes_of_scripts_are_sent_last_except_deletions(tmp_path:
     for writes in (False, True):
         options = HarvestOptions(misses=misses, writes=writes, forms=9, record=site.options)
         await harvest(collection, ca, SCOPE, options)
-    asked = [(each.method, each.path) for each in site.asked if each.path != "/"]
+    requests = [(each.method, each.path) for each in site.requests if each.path != "/"]
     sent = [("PUT", "/api/star"), ("POST", "/api/mute")]
-    assert asked == [("GET", "/a"), *sent, ("GET", "/a"), sent[0]]
+    assert requests == [("GET", "/a"), *sent, ("GET", "/a"), sent[0]]
     recorded = [(each.method, each.url) for each in collection.captures()]
     assert recorded[-1] == ("PUT", f"{HOME}api/star")
     assert ("POST", f"{HOME}api/mute") not in recorded
@@ -1245,19 +1262,19 @@ async def test_what_scripts_of_a_page_load_is_recorded_with_further_pages(tmp_pa
     for name in ("home", "b"):
         site.answers[f"/rows/{name}"] = replace(site.reply("[]"), type="application/json")
     collection = with_start(tmp_path, site)
-    asked = Request("GET", f"{HOME}rows/home?size=5", (("Sec-Fetch-Dest", "empty"), ("Referer", HOME)))
+    request = Request("GET", f"{HOME}rows/home?size=5", (("Sec-Fetch-Dest", "empty"), ("Referer", HOME)))
     rows = Response(200, headers=(("Content-Type", "application/json"),), raw_body=b"[]")
     with CollectionWriter(collection) as writer:
-        writer.write(Exchange(asked, rows, "20260101000001"))
+        writer.write(Exchange(request, rows, "20260101000001"))
     await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
-    assert [each.path for each in site.asked][1:] == ["/list/b", "/rows/b?size=5"]
+    assert [each.path for each in site.requests][1:] == ["/list/b", "/rows/b?size=5"]
     assert any(each.url == f"{HOME}rows/b?size=5" for each in collection.captures())
 
 
 async def test_numbers_of_requests_are_proved_by_other_numbers(tmp_path: Path, ca, site) -> None:
-    def answer(asked: Any) -> Any:
-        number = int(asked.path.rpartition("draw=")[2])
-        content = {"draw": number, "data": [number] if "lottery" in asked.path else ["x"]}
+    def answer(request: Any) -> Any:
+        number = int(request.path.rpartition("draw=")[2])
+        content = {"draw": number, "data": [number] if "lottery" in request.path else ["x"]}
         return replace(site.reply(json.dumps(content)), type="application/json")
 
     site.page("/", "<p>start</p>")
@@ -1308,16 +1325,16 @@ def reader(site) -> None:
     """Serve a list whose script sends the token of the visit with each entry."""
     tokens: dict[str, str] = {}
 
-    def home(asked) -> Any:
+    def home(request) -> Any:
         visit, made = token(), token()
         tokens[visit] = made
         entries = "".join(f"<li id='entry_{each}'>{each}</li>" for each in RUNS)
         page = f'<script type="application/json">{{"user": "a", "csrf": "{made}"}}</script><ul>{entries}</ul>'
         return replace(site.reply(page), headers=(("Set-Cookie", f"visit={visit}"),))
 
-    def read(asked) -> Any:
-        sent = json.loads(asked.body)
-        known = tokens.get(asked.headers.get("cookie", "").removeprefix("visit="))
+    def read(request) -> Any:
+        sent = json.loads(request.body)
+        known = tokens.get(request.headers.get("cookie", "").removeprefix("visit="))
         status = 200 if sent["_csrf"] == known else 403
         return replace(site.reply(json.dumps({"read": sent["id"]}), status=status), type="application/json")
 
@@ -1359,13 +1376,13 @@ def members_only(site) -> Callable[[], httpx.Cookies]:
     """Serve pages that only a session sees, and a look-up that ends it; return the function that logs in."""
     sessions: set[str] = set()
 
-    def page(asked) -> Any:
-        if asked.headers.get("cookie", "").removeprefix("visit=") not in sessions:
+    def page(request) -> Any:
+        if request.headers.get("cookie", "").removeprefix("visit=") not in sessions:
             return site.reply("<title>Sign in</title><input type=password name=word>")
-        return site.reply(f"<title>{asked.path}</title><a href='/page?n=1'>1</a><a href='/page?n=2'>2</a>")
+        return site.reply(f"<title>{request.path}</title><a href='/page?n=1'>1</a><a href='/page?n=2'>2</a>")
 
-    def lookup(asked) -> Any:
-        sessions.discard(asked.headers.get("cookie", "").removeprefix("visit="))
+    def lookup(request) -> Any:
+        sessions.discard(request.headers.get("cookie", "").removeprefix("visit="))
         return replace(site.reply("{}"), type="application/json")
 
     def log_in() -> httpx.Cookies:
@@ -1427,7 +1444,7 @@ async def test_robots_txt_is_obeyed_if_that_is_wanted(tmp_path: Path, ca, site) 
     began = clock.monotonic()
     report = await harvest(collection, ca, SCOPE, HarvestOptions(robots=True, record=site.options))
     assert (report.pages, report.forbidden) == (2, 1)
-    assert "/private/b" not in {each.path for each in site.asked}
+    assert "/private/b" not in {each.path for each in site.requests}
     assert clock.monotonic() - began >= 0.2
 
 
@@ -1438,7 +1455,7 @@ def build(site, pages: int = 24) -> None:
         "/", f"{head}<h1>Shop</h1>{links}<form action=/search><input name=q><button>Search</button></form>"
     )
     for number in range(pages):
-        site.answers[f"/item/{number}"] = lambda asked, number=number: site.reply(
+        site.answers[f"/item/{number}"] = lambda request, number=number: site.reply(
             f"{head}<h1>Item {number}</h1><img src='/pic/{number}.svg' alt=''><a href='/'>Home</a>"
             f"<a href='/old/{number}'>Details</a><a href='/logout'>Log out</a>"
             f"<form method=post action=/basket><input type=hidden name=csrf_token value={token()}>"
@@ -1450,7 +1467,7 @@ def build(site, pages: int = 24) -> None:
     css = b"body { background: url(/bg.svg) }"
     site.answers["/main.css"] = replace(site.reply(""), body=css, type="text/css")
     site.page("/bg.svg", "<svg xmlns='http://www.w3.org/2000/svg'/>", type="image/svg+xml")
-    site.answers["/search"] = lambda asked: site.reply(f"{head}<h1>Found</h1><a href='/'>Home</a>")
+    site.answers["/search"] = lambda request: site.reply(f"{head}<h1>Found</h1><a href='/'>Home</a>")
     site.page("/basket", "", status=303, headers=(("Location", "/basket/shown"),))
     site.page("/basket/shown", f"{head}<h1>Basket</h1><a href='/'>Home</a>")
     site.page("/favicon.ico", "", status=404)
@@ -1495,7 +1512,7 @@ class TestASite:
         assert not report.failed
         assert report.forms == 4
         assert reports
-        assert not [asked for asked in site.asked if asked.path == "/logout"]
+        assert not [request for request in site.requests if request.path == "/logout"]
         recorded = {capture.url.removeprefix(HOME) for capture in collection.captures()}
         assert {"pic/3.svg", "main.css", "old/3", "new/3", "basket/shown", "search?q=Item"} <= recorded
         rules = read_rules(collection)
@@ -1591,8 +1608,8 @@ class TestASite:
         collection = await crawled(tmp_path, ca, site)
         await asyncio.to_thread(ensure_sealed, collection)
 
-        def follows(asked: dict[str, Any]) -> Any:
-            shown = str(asked["messages"][-1]["content"])
+        def follows(request: dict[str, Any]) -> Any:
+            shown = str(request["messages"][-1]["content"])
             link = re.search(r"\[(\w+)\] link", shown)
             return called(arguments=json.dumps({"action": "click", "bid": link[1]} if link else {"no": 1}))
 
@@ -1609,7 +1626,7 @@ class TestASite:
                 result = await measured(client, model.url)
             assert [step.missed for step in result.steps()] == [(f"GET {HOME}gone",), ()] * 2
             assert [step.action["action"] for step in result.steps()] == ["click", "invalid"] * 2
-            assert len({asked["seed"] for asked in model.asked}) == 2
+            assert len({request["seed"] for request in model.requests}) == 2
             with (
                 standin(refused(400)) as model,
                 pytest.raises(AgentError, match="openai on site took a step"),
@@ -1709,7 +1726,7 @@ class TestASite:
         monkeypatch.setattr(choices, "_DRY", 8)
         load = "fetch('/edit/1', {headers: {'X-Requested-With': 'XMLHttpRequest'}})"
         site.page("/", f'<button onclick="{load}">Edit</button><a href=/edit/1>Edit</a>')
-        site.answers["/edit/1"] = lambda asked: part_or_page(asked, site)
+        site.answers["/edit/1"] = lambda request: part_or_page(request, site)
         site.page("/favicon.ico", "", status=404)
         collection = await crawled(tmp_path, ca, site)
         await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
@@ -1739,7 +1756,7 @@ class TestASite:
             f'<button onclick="{later}">Later</button><script>{metrics.format("[1]")}</script><p id=out>',
         )
         site.page("/metrics", "{}")
-        site.answers["/list"] = lambda asked: site.reply(f"<button onclick='{inside}'>More</button>")
+        site.answers["/list"] = lambda request: site.reply(f"<button onclick='{inside}'>More</button>")
         site.page("/save", "saved")
         site.page("/favicon.ico", "", status=404)
         collection = await crawled(tmp_path, ca, site)
@@ -1806,7 +1823,7 @@ class TestASite:
     async def test_a_form_leads_to_the_page_behind_it(self, tmp_path: Path, ca, site) -> None:
         build(site, pages=3)
         site.page("/", '<a href="/item/0">0</a><a href="/item/1">1</a>')
-        site.answers["/basket"] = lambda asked: site.reply(f"<h1>Added {asked.body.decode()[-1]}</h1>")
+        site.answers["/basket"] = lambda request: site.reply(f"<h1>Added {request.body.decode()[-1]}</h1>")
         collection = await crawled(tmp_path, ca, site)
         await harvest(collection, ca, SCOPE, HarvestOptions(forms=10, record=site.options))
         await asyncio.to_thread(ensure_sealed, collection)
@@ -1845,7 +1862,9 @@ class TestASite:
             "/basket", "", status=303, headers=(("Location", "/basket/shown"), ("Set-Cookie", "full=yes"))
         )
         site.page("/basket/shown", "<a href='/item/0'>Item</a><a href='/checkout'>Checkout</a>")
-        site.answers["/checkout"] = lambda asked: site.reply(f"<p>{asked.headers.get('cookie', 'empty')}</p>")
+        site.answers["/checkout"] = lambda request: site.reply(
+            f"<p>{request.headers.get('cookie', 'empty')}</p>"
+        )
         collection = await crawled(tmp_path, ca, site)
         await harvest(collection, ca, SCOPE, HarvestOptions(forms=1, record=site.options))
         pages = [each for each in collection.exchanges() if each.request.url == f"{HOME}checkout"]
@@ -1860,16 +1879,16 @@ class TestASite:
         assert (report.forms, report.failed) == (0, {f"POST {HOME}basket": "status 500"})
         assert all(each.method == "GET" for each in collection.captures())
 
-    async def test_limits_end_it_and_the_next_goes_on(self, tmp_path: Path, ca, site) -> None:
+    async def test_limits_end_it_and_the_next_continues(self, tmp_path: Path, ca, site) -> None:
         build(site)
         collection = await crawled(tmp_path, ca, site)
         first = await harvest(collection, ca, SCOPE, HarvestOptions(pages=10, jobs=1, record=site.options))
         assert (first.pages, first.ended_by) == (10, "--pages")
         assert first.waiting
-        before = len(site.asked)
+        before = len(site.requests)
         second = await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
         assert second.ended_by == ""
-        fetched = [asked.path for asked in site.asked[before:] if asked.path != "/"]
+        fetched = [request.path for request in site.requests[before:] if request.path != "/"]
         assert len(fetched) == len(set(fetched))
         assert {f"/new/{number}" for number in range(24)} <= {
             capture.url.removeprefix(HOME[:-1]) for capture in collection.captures()
@@ -1879,11 +1898,11 @@ class TestASite:
         self, tmp_path: Path, ca, site
     ) -> None:
         secret = "s3ss10n-" + token()
-        site.answers["/"] = lambda asked: site.reply(
-            '<a href="/private">Mine</a>' if secret in asked.headers.get("cookie", "") else "<p>Log in</p>"
+        site.answers["/"] = lambda request: site.reply(
+            '<a href="/private">Mine</a>' if secret in request.headers.get("cookie", "") else "<p>Log in</p>"
         )
-        site.answers["/private"] = lambda asked: site.reply(
-            f"<h1>{asked.headers.get('cookie', 'nobody')}</h1>"
+        site.answers["/private"] = lambda request: site.reply(
+            f"<h1>{request.headers.get('cookie', 'nobody')}</h1>"
         )
         site.page("/favicon.ico", "", status=404)
         state = tmp_path / "state.json"

@@ -110,9 +110,9 @@ def test_a_token_of_the_same_login_has_the_placeholder_of_the_first_and_one_of_a
 ) -> None:
     first, second, other = token(), token(), token()
     collection = recorded_login(tmp_path, first)
-    kept = keep_placeholders(collection, login_as("ann"), state_with(second))
+    earlier = keep_placeholders(collection, login_as("ann"), state_with(second))
     assert not keep_placeholders(collection, login_as("bob"), state_with(other))
-    given = (*kept, *map(secret_part, (first, second, other)))
+    given = (*earlier, *map(secret_part, (first, second, other)))
     secrets = secrets_of(collection, SecretsOptions(given=given))
     assert secrets is not None
     placeholders = [secrets.text(each) for each in (first, second, other)]
@@ -129,8 +129,8 @@ async def test_a_script_s_request_shows_the_token_of_the_valid_login_which_is_re
     collection = recorded_login(tmp_path, first)
     valid: list[str] = []
 
-    def answer(asked: Any) -> Any:
-        is_shown = valid and asked.headers.get("authorization") == f"Bearer {valid[-1]}"
+    def answer(request: Any) -> Any:
+        is_shown = valid and request.headers.get("authorization") == f"Bearer {valid[-1]}"
         return site.reply("mine" if is_shown else "", **({} if is_shown else {"status": 401}))
 
     site.answers |= {"/api/items": answer, "/api/other": answer, "/open/x": answer}
@@ -157,13 +157,13 @@ async def test_a_script_s_request_shows_the_token_of_the_valid_login_which_is_re
     assert len(valid) == keeper.generation == 1
 
 
-async def test_a_kept_login_is_used_again_until_it_ends_and_data_shows_that_where_the_start_page_does_not(
+async def test_a_stored_login_is_used_until_it_ends_and_data_shows_that_where_the_start_page_does_not(
     site,
 ) -> None:
     valid = [new_id()]
 
-    def data(asked: Any) -> Any:
-        is_user = asked.headers.get("cookie") == f"visit={valid[-1]}"
+    def data(request: Any) -> Any:
+        is_user = request.headers.get("cookie") == f"visit={valid[-1]}"
         return site.reply("mine" if is_user else "", status=200 if is_user else 403)
 
     def cookies() -> httpx.Cookies:
@@ -177,7 +177,7 @@ async def test_a_kept_login_is_used_again_until_it_ends_and_data_shows_that_wher
         return cookies()
 
     site.page("/", "<title>Shell</title>")
-    site.answers |= {"/api/public": lambda asked: site.reply("all"), "/api/mine": data}
+    site.answers |= {"/api/public": lambda request: site.reply("all"), "/api/mine": data}
     shared = SharedLogin({"cookies": [{"value": valid[-1]}]})
 
     async def stage(shown: httpx.Cookies) -> None:

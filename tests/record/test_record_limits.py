@@ -87,11 +87,11 @@ def test_times_and_sizes_are_written_as_people_do(parse, text: str, value: float
 def test_what_is_no_limit_is_reported(tmp_path: Path, given: list[str]) -> None:
     places = ["-c", "x", "--collections", str(tmp_path), "--certs", str(tmp_path / "certs")]
 
-    told = CliRunner().invoke(
+    result = CliRunner().invoke(
         cli, ["record", "crawl", *([HOME] * (given[0] != "--sitemap")), *places, *given]
     )
 
-    assert told.exit_code == 2 or "--sitemap=URL" in str(getattr(told.exception, "hint", ""))
+    assert result.exit_code == 2 or "--sitemap=URL" in str(getattr(result.exception, "hint", ""))
     assert not (tmp_path / "x").exists()
 
 
@@ -115,10 +115,10 @@ def test_options_that_would_say_nothing_are_refused(
     places = ["-c", "x", "--collections", str(tmp_path), "--certs", str(tmp_path / "certs")]
     given = [each.replace("VALUES", str(tmp_path / "values.yaml")) for each in given]
 
-    told = CliRunner().invoke(cli, ["record", "crawl", HOME, *places, "--resolve", site.resolve, *given])
+    result = CliRunner().invoke(cli, ["record", "crawl", HOME, *places, "--resolve", site.resolve, *given])
 
-    assert said in f"{told.exception}{told.output}"
-    assert site.asked == []
+    assert said in f"{result.exception}{result.output}"
+    assert site.requests == []
     assert not (tmp_path / "x").exists()
 
 
@@ -127,11 +127,11 @@ def test_values_that_are_none_are_reported_before_anything_is_recorded(tmp_path:
     places = ["-c", "x", "--collections", str(tmp_path), "--certs", str(tmp_path / "certs")]
     given = [*places, "--explore", "2", "--values", str(tmp_path / "values.yaml"), "--resolve", site.resolve]
 
-    told = CliRunner().invoke(cli, ["record", "crawl", HOME, *given])
+    result = CliRunner().invoke(cli, ["record", "crawl", HOME, *given])
 
-    assert isinstance(told.exception, UsageError)
-    assert "values.yaml" in str(told.exception)
-    assert site.asked == []
+    assert isinstance(result.exception, UsageError)
+    assert "values.yaml" in str(result.exception)
+    assert site.requests == []
     assert not (tmp_path / "x").exists()
 
 
@@ -177,7 +177,7 @@ async def record(folder: Path, ca, site, *, append: bool = False, **options) -> 
         ({"time_limit": 0.2}, "--time-limit 0.2"),
     ],
 )
-async def test_a_limit_ends_a_crawl_cleanly_and_it_goes_on(
+async def test_a_limit_ends_a_crawl_cleanly_and_it_continues(
     tmp_path: Path, ca, site, limit: dict[str, float], name: str
 ) -> None:
     build(site)
@@ -213,14 +213,14 @@ async def test_sitemap_and_robots_txt_say_what_else_is_visited_and_what_is_not(
 
     assert [page.url.removeprefix(HOME) for page in report.pages] == ["", "only-listed", "a", "c"]
     assert report.forbidden == [HOME + "b"]
-    assert "/b" not in {asked.path for asked in site.asked}
+    assert "/b" not in {request.path for request in site.requests}
     recorded = {capture.url for capture in Collection.open(tmp_path, "site").captures()}
     assert not {HOME + "robots.txt", HOME + "map.txt"} & recorded
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("moment", [2, 7])
-def test_a_crawl_that_was_killed_leaves_valid_files_and_goes_on_to_the_same(
+def test_a_crawl_that_was_killed_leaves_valid_files_and_continues_to_the_same(
     tmp_path: Path, site, moment: int
 ) -> None:
     build(site)
@@ -230,7 +230,7 @@ def test_a_crawl_that_was_killed_leaves_valid_files_and_goes_on_to_the_same(
     command += ["--behaviors", "none"]
     program = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while len(site.asked) < moment and program.poll() is None and time.monotonic() < deadline:
+    while len(site.requests) < moment and program.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
     program.kill()
     program.wait()

@@ -52,9 +52,9 @@ def assert_baselines_report_what_is_written(collection: Collection) -> None:
         written.add(sha256(body or b"").hexdigest())
     for page in collection.page_list():
         requests = read_baseline(collection.baseline / page.baseline).requests
-        told = {request.body for request in requests if request.body}
-        assert told
-        assert told <= written
+        posted = {request.body for request in requests if request.body}
+        assert posted
+        assert posted <= written
 
 
 def text_of(collection: Collection, page) -> str:
@@ -127,12 +127,12 @@ async def test_a_crawl_with_a_login_follows_no_link_that_logs_out(tmp_path: Path
     members = Members(site)
     home = site.answers["/home"]
 
-    def log_out(asked):
+    def log_out(request):
         members.valid = 0
-        return home(asked)
+        return home(request)
 
     link = b"<a href='/?controller=auth&action=logout'>Leave</a><a href=/catalogout>Next</a>"
-    site.answers["/home"] = lambda asked: replace(home(asked), body=home(asked).body + link)
+    site.answers["/home"] = lambda request: replace(home(request), body=home(request).body + link)
     site.answers["/?controller=auth&action=logout"] = log_out
     site.page("/catalogout", "")
     path = tmp_path / "steps.yaml"
@@ -152,7 +152,7 @@ async def test_an_indicator_may_match_hidden_elements_too(tmp_path: Path, ca, si
     Members(site)
     home = site.answers["/home"]
     menu = b"<nav hidden><a class=user>me</a></nav>"
-    site.answers["/home"] = lambda asked: replace(home(asked), body=home(asked).body + menu)
+    site.answers["/home"] = lambda request: replace(home(request), body=home(request).body + menu)
     path = tmp_path / "steps.yaml"
     path.write_text(STEPS.replace("text: Welcome back", "selector: .user"))
     login = read_login(path, {"SITE_PASSWORD": "Pass-word-17"})
@@ -164,7 +164,7 @@ async def test_an_indicator_may_match_hidden_elements_too(tmp_path: Path, ca, si
         await crawl([HOME], collection, ca, options(site, login, limit=1))
 
     shown = b"<a class=user>me</a>"
-    site.answers["/home"] = lambda asked: replace(home(asked), body=home(asked).body + menu + shown)
+    site.answers["/home"] = lambda request: replace(home(request), body=home(request).body + menu + shown)
     with collection_to_fill(tmp_path, "again") as collection:
         report = await crawl([HOME + "home"], collection, ca, options(site, login, limit=1))
     assert "me" in text_of(collection, report.pages[0])
@@ -208,10 +208,10 @@ async def test_a_login_is_tried_again_where_the_site_was_busy(tmp_path: Path, ca
     serve_page, busy = site.answers[path], [True]
     unavailable = answer(b"<h1>Unavailable</h1>", status=503)
 
-    def respond(asked):
+    def respond(request):
         if busy and busy.pop():
             return unavailable
-        return serve_page(asked) if callable(serve_page) else serve_page
+        return serve_page(request) if callable(serve_page) else serve_page
 
     site.answers[path] = respond
     steps = tmp_path / "steps.yaml"
@@ -238,16 +238,18 @@ async def test_a_login_at_a_site_that_stays_busy_or_rejects_it_is_an_error(
         collection_to_fill(tmp_path, "site") as collection,
     ):
         await crawl([HOME], collection, ca, options(site, wrong, retries=3))
-    assert [each.path for each in site.asked].count("/enter") == 1  # an account may be locked after several
+    assert [each.path for each in site.requests].count(
+        "/enter"
+    ) == 1  # an account may be locked after several
 
-    site.asked.clear()
+    site.requests.clear()
     site.answers["/login"] = answer(b"<h1>Unavailable</h1>", status=503)
     with (
         pytest.raises(RecordError, match=r"step 1 \(goto .*\): .* has status 503") as caught,
         collection_to_fill(tmp_path, "other") as collection,
     ):
         await crawl([HOME], collection, ca, options(site, wrong, retries=2))
-    assert [each.path for each in site.asked].count("/login") == 3
+    assert [each.path for each in site.requests].count("/login") == 3
     assert "site is up" in caught.value.hint
 
 
@@ -340,12 +342,12 @@ def display(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         full_browser()
     except UsageError as error:
         pytest.skip(str(error))
-    told, write_report = os.pipe()
+    read_report, write_report = os.pipe()
     command = [program, "-displayfd", str(write_report), "-screen", "0", "1280x1024x24"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, pass_fds=[write_report], **quiet) as server:
         os.close(write_report)
-        with os.fdopen(told) as file:
+        with os.fdopen(read_report) as file:
             number = file.readline().strip()  # once it listens
         monkeypatch.setenv("DISPLAY", f":{number}")
         yield

@@ -40,7 +40,7 @@ def recorded(root: Path, ca, site, *command: str) -> Result:
 def strangers(site) -> list[str]:
     """Return the pages that somebody asked for without the cookie."""
     pages = ("/", "/home", "/a", "/b", "/c")
-    return [each.path for each in site.asked if each.path in pages and "cookie" not in each.headers]
+    return [each.path for each in site.requests if each.path in pages and "cookie" not in each.headers]
 
 
 def test_a_crawls_login_is_that_of_all_that_follows(tmp_path: Path, ca, site, monkeypatch) -> None:
@@ -56,7 +56,7 @@ def test_a_crawls_login_is_that_of_all_that_follows(tmp_path: Path, ca, site, mo
     assert strangers(site) == []
     # Beside the crawl and for it, the same for the second recording, and beside the exploration.
     assert len(members.issued) == 1 + 5
-    assert "/a" in {each.path for each in site.asked}
+    assert "/a" in {each.path for each in site.requests}
     written = all_of(Collection.open(tmp_path, "site"))
     for secret in (*members.issued, TOKEN[:-2], "Pass-word-17"):
         assert secret.encode() not in written
@@ -127,14 +127,14 @@ def test_a_token_of_local_storage_is_sent_and_has_one_placeholder_in_all_recordi
 ) -> None:
     issued: list[str] = []
 
-    def sign_in(asked):
+    def sign_in(request):
         issued.append(f"{new_id()}-{len(issued)}")
         return site.reply(SIGN_IN % issued[-1])
 
-    def answer(asked):
-        valid = asked.headers.get("authorization", "").removeprefix("Bearer ") in issued
+    def answer(request):
+        valid = request.headers.get("authorization", "").removeprefix("Bearer ") in issued
         ids = ("item-0a9f7c31d5", "item-7be2290c4f", "item-c3d1a86e02")
-        content = [{"id": each} for each in ids] if asked.path == "/api/items" else {"path": asked.path}
+        content = [{"id": each} for each in ids] if request.path == "/api/items" else {"path": request.path}
         body = json.dumps(content if valid else {"error": "token"}).encode()
         return replace(site.reply("", status=200 if valid else 401), body=body, type="application/json")
 

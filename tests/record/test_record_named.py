@@ -8,7 +8,7 @@ from stillweb.record.harvest.scripts.named import NamedRequests
 HOME = "https://site.test/"
 
 
-def asked(url: str, page: str) -> PlainRequest:
+def make_request(url: str, page: str) -> PlainRequest:
     return PlainRequest("GET", HOME + url, "empty", HOME + page)
 
 
@@ -23,11 +23,11 @@ def test_a_page_requests_the_url_that_its_text_names_as_another_page_did() -> No
     named = NamedRequests()
     assert not named.names
     requests = [
-        asked("rows/eyJhIjoxfQ==?start=0&_=1795692852344", "list?q=a"),
-        asked("rows/eyJhIjoxfQ==?start=10&_=1795692852345", "list?q=a"),  # of a button
-        asked("rows/eyJhIjoxfQ==?start=10&_=1795692852346", "list?q=a"),
-        asked("notes/1?part=a&n=1", "list?q=a"),
-        asked("other/9", "list?q=a"),  # visitors follow it
+        make_request("rows/eyJhIjoxfQ==?start=0&_=1795692852344", "list?q=a"),
+        make_request("rows/eyJhIjoxfQ==?start=10&_=1795692852345", "list?q=a"),  # of a button
+        make_request("rows/eyJhIjoxfQ==?start=10&_=1795692852346", "list?q=a"),
+        make_request("notes/1?part=a&n=1", "list?q=a"),
+        make_request("other/9", "list?q=a"),  # visitors follow it
     ]
     named.learn(requests, {f"{HOME}list?q=a": table("/rows/eyJhIjoxfQ==")})
     assert named.names == {("url", ":"), ("data-notes", "=")}
@@ -42,7 +42,7 @@ def test_a_page_requests_the_url_that_its_text_names_as_another_page_did() -> No
 
 def test_urls_of_another_form_or_name_are_not_requested() -> None:
     named = NamedRequests()
-    named.learn([asked("api/a/1/rows", "a")], {f"{HOME}a": '<b data-rows="/api/a/1/rows">'})
+    named.learn([make_request("api/a/1/rows", "a")], {f"{HOME}a": '<b data-rows="/api/a/1/rows">'})
     pages = ('<b data-rows="/api/b/2/rows">', '<b data-rows="/api/a/2">', '<b data-x="/api/a/2/rows">')
     other_host = '<b data-rows="https://b.test/api/a/2/rows">'
     assert not any(named.requests_for(f"{HOME}b", page)[0] for page in (*pages, other_host))

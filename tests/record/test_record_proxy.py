@@ -89,7 +89,7 @@ async def test_requests_are_made_to_be_answered_in_full(collection, ca, site) ->
         await client.get("https://site.test/", headers={"If-None-Match": '"x"', "Range": "bytes=0-"})
         await client.post("https://site.test/", content=b"a=1", headers={"If-Match": '"x"'})
 
-    read, write = site.asked
+    read, write = site.requests
     assert "if-none-match" not in read.headers
     assert "range" not in read.headers
     assert read.headers["host"] == "site.test"
@@ -109,7 +109,7 @@ async def test_a_site_of_an_unknown_ca_is_refused_and_remembered(collection, ca,
 
     assert "ertificate" in recording.failed["https://site.test/"]
     assert written(collection) == {}
-    assert site.asked == []
+    assert site.requests == []
 
 
 async def test_the_name_in_the_certificate_must_be_the_one_requested(collection, ca, site) -> None:
@@ -118,7 +118,7 @@ async def test_the_name_in_the_certificate_must_be_the_one_requested(collection,
             await client.get("https://other.test/")
 
     assert "ertificate" in recording.failed["https://other.test/"]
-    assert site.asked == []
+    assert site.requests == []
 
 
 async def test_a_site_that_is_down_is_remembered_and_not_written(collection, ca) -> None:
@@ -139,7 +139,7 @@ async def test_a_site_that_is_down_is_remembered_and_not_written(collection, ca)
 async def test_connections_to_the_site_are_used_again(collection, ca, site) -> None:
     site.page("/", "hi")
     requested_on: list[int] = []
-    site.answers["/port"] = lambda asked: requested_on.append(threading.get_ident()) or site.answers["/"]
+    site.answers["/port"] = lambda request: requested_on.append(threading.get_ident()) or site.answers["/"]
 
     async with recorded(collection, ca, site.options) as (client, _):
         for _ in range(5):

@@ -138,8 +138,8 @@ async def python_requests(proxy: str, ca: Path, folder: Path) -> Seen:
 
 async def node_fetch(proxy: str, ca: Path, folder: Path) -> Seen:
     script = str(Path(__file__).with_name("fetch.mjs"))
-    asked = (f"GET:{ORIGIN}/plain", f"GET:{ORIGIN}/packed", f"POST:{ORIGIN}/form")
-    return lines(await run(needed("node"), script, proxy, *asked, NODE_EXTRA_CA_CERTS=str(ca)))
+    requests = (f"GET:{ORIGIN}/plain", f"GET:{ORIGIN}/packed", f"POST:{ORIGIN}/form")
+    return lines(await run(needed("node"), script, proxy, *requests, NODE_EXTRA_CA_CERTS=str(ca)))
 
 
 async def chromium(proxy: str, ca: Path, folder: Path) -> Seen:
@@ -163,17 +163,17 @@ async def chromium(proxy: str, ca: Path, folder: Path) -> Seen:
 def served(site, answer):
     """The site with pages that differ by what is asked for."""
 
-    def packed(asked):
-        offered = asked.headers.get("accept-encoding", "")
+    def packed(request):
+        offered = request.headers.get("accept-encoding", "")
         for coding, pack in (("br", brotli.compress), ("gzip", lambda body: gzip.compress(body, mtime=0))):
             if coding in offered:
                 return answer(pack(TEXT), "text/plain", headers=(("Content-Encoding", coding),))
         return answer(TEXT, "text/plain")
 
-    def part(asked):
-        if "range" not in asked.headers:
+    def part(request):
+        if "range" not in request.headers:
             return answer(TEXT, "text/plain")
-        first, _, last = asked.headers["range"].removeprefix("bytes=").partition("-")
+        first, _, last = request.headers["range"].removeprefix("bytes=").partition("-")
         said = ("Content-Range", f"bytes {first}-{last}/{len(TEXT)}")
         return answer(TEXT[int(first) : int(last) + 1], "text/plain", 206, (said,))
 
@@ -181,7 +181,7 @@ def served(site, answer):
     site.answers["/packed"] = packed
     site.answers["/part"] = part
     site.answers["/page"] = answer(PAGE)
-    site.answers["/form"] = lambda asked: answer(digest(asked.body).encode(), "text/plain")
+    site.answers["/form"] = lambda request: answer(digest(request.body).encode(), "text/plain")
     return site
 
 
@@ -204,8 +204,8 @@ async def test_a_client_is_answered_by_the_replay_as_it_was_by_the_site(
             live = await client(recording.url, ca.ca_file, tmp_path)
             async with asyncio.timeout(10):
                 await recording.idle()
-    asked = len(served.asked)
-    assert recording.exchanges == asked >= len(live) - 1
+    requests = len(served.requests)
+    assert recording.exchanges == requests >= len(live) - 1
     assert recording.failed == {}
     assert check(collection) == []
     assert seal(collection).warnings == ()
@@ -214,4 +214,4 @@ async def test_a_client_is_answered_by_the_replay_as_it_was_by_the_site(
         replayed = await client(server.url, ca.ca_file, tmp_path)
 
     assert replayed == live
-    assert len(served.asked) == asked  # the site was not asked again
+    assert len(served.requests) == requests  # the site was not asked again

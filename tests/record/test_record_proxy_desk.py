@@ -123,25 +123,25 @@ async def test_a_password_is_requested_but_in_sessions(odd, collection, ca, site
         assert await ask(session["proxy"], "https://site.test/") == 200
 
     assert recording.exchanges == 2
-    assert all("proxy-authorization" not in asked.headers for asked in site.asked)
+    assert all("proxy-authorization" not in request.headers for request in site.requests)
     stored = [collection.read_capture(capture).request.headers for capture in collection.captures()]
     assert len(stored) == 2
     assert all(header(headers, "proxy-authorization") == "" for headers in stored)
 
 
 async def test_a_client_that_distrusts_the_ca_is_reported_of(collection, ca, site) -> None:
-    told: list[str] = []
+    warnings: list[str] = []
     async with running(collection, ca, site.options) as recording:
-        recording.on_warning.append(told.append)
+        recording.on_warning.append(warnings.append)
         async with httpx.AsyncClient(proxy=recording.url) as client:
             with pytest.raises(httpx.ConnectError):
                 await client.get("https://site.test/")
         async with asyncio.timeout(10):
-            while not told:  # noqa: ASYNC110
+            while not warnings:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
-    assert "site.test" in told[0]
-    assert "trust" in told[0]
+    assert "site.test" in warnings[0]
+    assert "trust" in warnings[0]
 
 
 @pytest.mark.parametrize(

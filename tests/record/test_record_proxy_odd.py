@@ -233,9 +233,9 @@ async def test_an_endless_answer_is_let_go_with_its_client(odd, collection, ca) 
 
 
 async def test_what_is_not_over_at_the_end_is_reported(odd, collection, ca) -> None:
-    told: list[RequestRecord] = []
+    records: list[RequestRecord] = []
     async with recorded(collection, ca, odd.options) as (client, recording):
-        recording.on_request.append(told.append)
+        recording.on_request.append(records.append)
         asking = asyncio.ensure_future(client.get("/hang"))
         async with asyncio.timeout(10):
             while not odd.heads:  # noqa: ASYNC110
@@ -243,7 +243,7 @@ async def test_what_is_not_over_at_the_end_is_reported(odd, collection, ca) -> N
     with pytest.raises(httpx.HTTPError):
         await asking
 
-    assert [(each.url, each.outcome) for each in told] == [(ORIGIN + "/hang", RequestOutcome.OPEN)]
+    assert [(each.url, each.outcome) for each in records] == [(ORIGIN + "/hang", RequestOutcome.OPEN)]
     assert written(collection) == {}
 
 

@@ -17,7 +17,7 @@ from stillweb.record.proxy.running import ProxyDigestCache, response_fingerprint
 STYLE = "https://site.test/style.css"
 
 
-def asked(kind: str = "stylesheet", body: bytes = b"p {}") -> Requested:
+def make_request(kind: str = "stylesheet", body: bytes = b"p {}") -> Requested:
     return Requested(STYLE, "GET", kind, 0.0, status=200, ended=True, body=sha256(body).hexdigest())
 
 
@@ -37,19 +37,19 @@ def after(*marks: bytes) -> ProxyDigestCache:
 def test_what_was_reported_once_holds_for_the_same_bytes():
     mark = response_fingerprint(exchange())
     same = after(mark)
-    assert same.recall(asked()) == ""  # nobody has told
-    same.learn(asked(), b"p {}")
+    assert same.recall(make_request()) == ""  # nobody has told
+    same.learn(make_request(), b"p {}")
     same.begin(STYLE)
     same.end(STYLE, mark)
-    assert same.recall(asked()) == sha256(b"p {}").hexdigest()
-    assert same.recall(asked("fetch")) == ""  # which may be read by another charset
+    assert same.recall(make_request()) == sha256(b"p {}").hexdigest()
+    assert same.recall(make_request("fetch")) == ""  # which may be read by another charset
 
 
 def test_an_answer_under_way_may_be_another_one():
     same = after(response_fingerprint(exchange()))
-    same.learn(asked(), b"p {}")
+    same.learn(make_request(), b"p {}")
     same.begin(STYLE)
-    assert same.recall(asked()) == ""
+    assert same.recall(make_request()) == ""
 
 
 @pytest.mark.parametrize(
@@ -65,20 +65,20 @@ def test_an_answer_under_way_may_be_another_one():
 def test_after_another_answer_nothing_is_certain_any_more(other: bytes):
     mark = response_fingerprint(exchange())
     same = after(mark)
-    same.learn(asked(), b"p {}")
+    same.learn(make_request(), b"p {}")
     for each in (other, mark):
         same.begin(STYLE)
         same.end(STYLE, each)
-        assert same.recall(asked()) == ""
-    same.learn(asked(), b"p {}")
-    assert same.recall(asked()) == ""
+        assert same.recall(make_request()) == ""
+    same.learn(make_request(), b"p {}")
+    assert same.recall(make_request()) == ""
 
 
 @pytest.mark.parametrize(("kind", "known"), [("stylesheet", False), ("image", True)])
 def test_a_text_beyond_ascii_may_be_read_as_its_document_is(kind: str, known: bool):
     same = after(response_fingerprint(exchange("ü".encode())))
-    same.learn(asked(kind), "ü".encode())
-    assert bool(same.recall(asked(kind))) == known
+    same.learn(make_request(kind), "ü".encode())
+    assert bool(same.recall(make_request(kind))) == known
 
 
 @pytest.mark.browser
@@ -98,9 +98,9 @@ async def test_baselines_say_what_each_page_got(tmp_path: Path, ca, site, answer
     options = CrawlOptions(record=site.options, jobs=1, behaviors=frozenset())
     report = await crawl(["https://site.test/"], collection, ca, options, turn)
 
-    told = [
+    digests = [
         {entry.url.rpartition("/")[2]: entry.body for entry in read_baseline(folder).requests}
         for folder in (collection.baseline / page.baseline for page in report.pages)
     ]
-    assert [each["turn.js"] for each in told] == [sha256(turn).hexdigest() for turn in turns]
-    assert {each["same.css"] for each in told} == {sha256(b"p {}").hexdigest()}
+    assert [each["turn.js"] for each in digests] == [sha256(turn).hexdigest() for turn in turns]
+    assert {each["same.css"] for each in digests} == {sha256(b"p {}").hexdigest()}

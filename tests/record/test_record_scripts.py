@@ -53,14 +53,14 @@ def build(site: Any) -> None:
         answer.body = json.dumps(value).encode()
         return answer
 
-    def api(asked: Any) -> Any:
-        if asked.method == "POST":
-            sent = json.loads(asked.body)
+    def api(request: Any) -> Any:
+        if request.method == "POST":
+            sent = json.loads(request.body)
             notes.append({"id": sent["id"], **sent["note"]})
             return reply({"stored": sent["id"]}, 201)
         return reply(notes)
 
-    def reset(asked: Any) -> Any:
+    def reset(request: Any) -> Any:
         notes.clear()
         return site.reply("ok")
 
@@ -114,14 +114,14 @@ async def test_a_drop_between_the_recorded_points_is_derived(tmp_path: Path, ca,
     site.page("/canvas", CANVAS)
     pins: list[Any] = []
 
-    def api(asked: Any) -> Any:
-        if asked.method == "POST":
-            pins.append(json.loads(asked.body))
+    def api(request: Any) -> Any:
+        if request.method == "POST":
+            pins.append(json.loads(request.body))
         answer = site.reply("", type="application/json")
         answer.body = json.dumps(pins).encode()
         return answer
 
-    site.answers |= {"/api/pins": api, "/clear": lambda asked: pins.clear() or site.reply("ok")}
+    site.answers |= {"/api/pins": api, "/clear": lambda request: pins.clear() or site.reply("ok")}
     collection = Collection.create(tmp_path, "site")
     begin(collection)
     async with PageFetcher(site.options, {}) as fetcher:

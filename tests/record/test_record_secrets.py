@@ -74,8 +74,8 @@ def test_a_login_is_reported_in_placeholders_from_page_to_page():
     hiding = secrets()
     first, _, _ = hiding.redact(LOGIN_PAGE)
     body = f"u=demo&p=demo&csrfmiddlewaretoken={CSRF}".encode()
-    asked = Request("POST", f"{URL}?t={CSRF}", (("Cookie", f"sid={SID}; lang=en"), FORM), body)
-    second, _, taken = hiding.redact(exchange(asked, f"hello demo {SID}".encode()))
+    request = Request("POST", f"{URL}?t={CSRF}", (("Cookie", f"sid={SID}; lang=en"), FORM), body)
+    second, _, taken = hiding.redact(exchange(request, f"hello demo {SID}".encode()))
     for found in (first, second):
         assert SID.encode() not in written(found)
         assert CSRF.encode() not in written(found)
@@ -129,11 +129,11 @@ def test_a_cookie_is_gone_from_bodies_under_any_coding_and_spans_say_where(value
     st.binary(max_size=200), st.sampled_from(["en", "1", "true", "2024-01-01", "light", "accepted", "home"])
 )
 def test_what_is_no_secret_stays_byte_by_byte(body, value):
-    asked = Request(
+    request = Request(
         "POST", f"{URL}?lang={value}", (("Cookie", f"session={value}; auth={value}"), FORM), b"q=1"
     )
     given = exchange(
-        asked, body + value.encode(), ("Set-Cookie", f"session={value}; HttpOnly"), ("ETag", '"a1b2"')
+        request, body + value.encode(), ("Set-Cookie", f"session={value}; HttpOnly"), ("ETag", '"a1b2"')
     )
     found, _, taken = secrets().redact(given)
     assert found == given
@@ -171,17 +171,20 @@ def test_an_asset_and_its_digest_are_left_alone():
 def test_a_jwt_keeps_what_it_claims_and_loses_what_proves_it():
     given = exchange(None, json.dumps({"access_token": JWT}).encode(), mime="application/json")
     hiding = secrets()
-    told = json.loads(hiding.redact(given)[0].response.raw_body)["access_token"]
-    assert told.rpartition(".")[0] == JWT.rpartition(".")[0]
-    assert told != JWT
-    asked = Request("GET", URL, (("Authorization", f"Bearer {JWT}"),))
-    assert header(hiding.redact(exchange(asked))[0].request.headers, "authorization") == f"Bearer {told}"
+    placeholder = json.loads(hiding.redact(given)[0].response.raw_body)["access_token"]
+    assert placeholder.rpartition(".")[0] == JWT.rpartition(".")[0]
+    assert placeholder != JWT
+    request = Request("GET", URL, (("Authorization", f"Bearer {JWT}"),))
+    assert (
+        header(hiding.redact(exchange(request))[0].request.headers, "authorization")
+        == f"Bearer {placeholder}"
+    )
 
 
 @pytest.mark.parametrize("password", ["demo", "x", "p w+1!", "pässwörd-99", "密码密码密码", "a&b=c%41"])
 @pytest.mark.parametrize("how", ["form", "json", "basic"])
 def test_the_right_password_matches_at_replay_and_no_other_does(password, how):
-    def asked(text: str) -> Request:
+    def request_with(text: str) -> Request:
         if how == "form":
             return Request("POST", URL, (FORM,), urlencode({"u": "demo", "password": text}).encode())
         if how == "json":
@@ -191,7 +194,7 @@ def test_the_right_password_matches_at_replay_and_no_other_does(password, how):
         return Request("POST", URL, (("Authorization", f"Basic {credentials}"),))
 
     placeholders = Placeholders(KEY)
-    found, _, taken = Secrets(placeholders, SecretNames()).redact(exchange(asked(password)))
+    found, _, taken = Secrets(placeholders, SecretNames()).redact(exchange(request_with(password)))
     place = (taken[0].where, taken[0].name.lower())
     known = SecretFields(placeholders, {place: frozenset({"a.test"})})
 
@@ -200,11 +203,13 @@ def test_the_right_password_matches_at_replay_and_no_other_does(password, how):
         of_body = request_key(request.method, request.url, content_type, request.raw_body)
         return of_body, header(request.headers, "authorization")
 
-    assert key(found.request) != key(asked(password))
-    assert key(known(asked(password))) == key(found.request)
-    assert key(known(asked(taken[0].placeholder))) == key(found.request)  # the password of the recorded web
+    assert key(found.request) != key(request_with(password))
+    assert key(known(request_with(password))) == key(found.request)
+    assert key(known(request_with(taken[0].placeholder))) == key(
+        found.request
+    )  # the password of the recorded web
     for wrong in (password + "x", password.upper() + "!", "wrong"):
-        assert key(known(asked(wrong))) != key(found.request)
+        assert key(known(request_with(wrong))) != key(found.request)
 
 
 def test_pieces_of_an_event_stream_keep_their_sizes_and_lose_a_coding():

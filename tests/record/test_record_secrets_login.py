@@ -153,11 +153,11 @@ async def test_a_recorded_login_holds_no_secret_and_replays(login, options, ca, 
         assert any(len(value) >= 26 for value in cookies)
         assert leaks(collection.path, [*secret, *cookies]) == []
 
-        told = collection.manifest().redactions
-        [placeholder] = next(row["placeholders"] for row in told if row["name"] == field)
+        redactions = collection.manifest().redactions
+        [placeholder] = next(row["placeholders"] for row in redactions if row["name"] == field)
         assert placeholder != login.password
         assert len(placeholder) == len(login.password)
-        assert {row["kind"] for row in told} >= {"password", "cookie", "token"}
+        assert {row["kind"] for row in redactions} >= {"password", "cookie", "token"}
 
         replay = ReplayOptions(port=0, session_ports=None)
         async with serve([collection], ca, replay) as server, Env(server.url, browser=browser) as env:

@@ -86,8 +86,8 @@ async def test_what_was_written_before_it_was_known_is_gone_over(collection, ca,
     placeholder = header(api.request.headers, "authorization").removeprefix("Bearer ")
     assert len(placeholder) == len(TOKEN)
     assert found[f"https://site.test/x?v={placeholder}"].response.raw_body.startswith(b"<!doctype html>")
-    told = gzip.decompress(found["https://site.test/a.js"].response.raw_body)
-    assert told == f"setup('{placeholder}')".encode()
+    body = gzip.decompress(found["https://site.test/a.js"].response.raw_body)
+    assert body == f"setup('{placeholder}')".encode()
     assert placeholder in gzip.decompress(picture.read_bytes()).decode()
     assert [record.type for path in collection.warc_files() for record in read_records(path)].count(
         "revisit"
@@ -132,6 +132,6 @@ async def test_given_secrets_are_known_before_the_first_request(collection, ca, 
     site.page("/", f"your key: {TOKEN}")
     options = replace(site.options, secrets=SecretsOptions(given=(TOKEN,)))
     async with recorded(collection, ca, options) as client:
-        told = await client.get("https://site.test/")
-    assert TOKEN in told.text  # who records sees what the site says
+        response = await client.get("https://site.test/")
+    assert TOKEN in response.text  # who records sees what the site says
     assert holds(collection.path, TOKEN) == []

@@ -90,7 +90,7 @@ async def test_indexes_gzip_and_what_robots_txt_names_are_walked(site, reach) ->
 
     assert found.pages == [HOME + "3", HOME + "1", HOME + "2", HOME + "f.zip"]
     assert found.problems == {HOME + "gone.xml": "status 404"}
-    assert {asked.headers["host"] for asked in site.asked} == {"site.test"}
+    assert {request.headers["host"] for request in site.requests} == {"site.test"}
 
 
 async def test_what_does_not_answer_or_does_not_end_is_reported(site, reach, monkeypatch) -> None:
@@ -122,4 +122,4 @@ async def test_robots_txt_is_heeded_as_rfc_9309_has_it(site, reach) -> None:
         assert await robots.delay(HOME) == 3
 
     assert allowed == {"": True, "a": False, "a/b/c": True, "q.x": False, "q.xy": True}
-    assert len(site.asked) == 1
+    assert len(site.requests) == 1

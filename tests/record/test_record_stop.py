@@ -61,7 +61,7 @@ def stuck_crawl(folder: Path, site, seed: str = HOME) -> Iterator[subprocess.Pop
     site.page("/b", "b")
     site.page("/slow", "", chunks=(b"<p>never ends",), hold=hold)
     slow = site.answers["/slow"]
-    site.answers["/slow"] = lambda asked: reached.set() or slow
+    site.answers["/slow"] = lambda request: reached.set() or slow
     program = subprocess.Popen(
         command("crawl", folder, site, seed, "--jobs", "1"),
         stdout=subprocess.PIPE,
@@ -137,10 +137,10 @@ async def test_a_collection_is_recorded_by_one_at_a_time(tmp_path: Path, ca, sit
             with pytest.raises(CollectionError, match="is in use by another recording or repair"):
                 await other
         for doing in (["rm", "--yes"], ["check", "--repair"]):
-            told = CliRunner().invoke(
+            result = CliRunner().invoke(
                 cli, ["collections", *doing, "site", "--collections", str(tmp_path / "c")]
             )
-            assert "is in use by another recording or repair" in str(told.exception)
+            assert "is in use by another recording or repair" in str(result.exception)
         assert {path.name: path.read_bytes() for path in collection.warc_files()} == archive
         assert collection.manifest().state == "partial"
 
@@ -188,7 +188,7 @@ def test_a_crawl_killed_when_its_first_page_was_just_listed_lists_it_once(tmp_pa
 
 
 def test_a_site_that_is_down_is_an_error_with_a_hint_and_no_collection(tmp_path: Path, site) -> None:
-    told = subprocess.run(
+    result = subprocess.run(
         [*command("crawl", tmp_path, site, HOME), "--resolve", "site.test=127.0.0.1:1"],
         capture_output=True,
         text=True,
@@ -196,9 +196,9 @@ def test_a_site_that_is_down_is_an_error_with_a_hint_and_no_collection(tmp_path:
         check=False,
     )
 
-    assert told.returncode == 1
-    assert "https://site.test/ cannot be reached" in told.stderr
-    assert "next: " in told.stderr
+    assert result.returncode == 1
+    assert "https://site.test/ cannot be reached" in result.stderr
+    assert "next: " in result.stderr
     assert list((tmp_path / "c").iterdir()) == []
 
 
@@ -238,15 +238,15 @@ async def test_the_proxy_repairs_what_a_kill_left_and_finishes_no_crawl(
     if replayed:
         seal(collection)  # it makes the index anew, as a replay does
         os.utime(collection.index_file, (warc.stat().st_mtime + 1,) * 2)
-    told: list[str] = []
+    warnings: list[str] = []
 
     def started(recording) -> None:
-        recording.on_warning.append(told.append)
+        recording.on_warning.append(warnings.append)
 
     await record_proxy(collection, ca, site.options, started, time_limit=0.1)
 
     assert [each for each in check(collection) if each.severity == "error"] == []
-    assert any(line.startswith("repaired: ") for line in told)
+    assert any(line.startswith("repaired: ") for line in warnings)
     assert [capture.url for capture in collection.captures()] == [HOME + "a"]
     assert collection.manifest().state == state
 

@@ -45,7 +45,7 @@ PAGE = """<link rel=icon href="data:,"><h1>Runs</h1><output></output>
 def build(site: Any) -> None:
     site.page("/", PAGE)
     site.page("/favicon.ico", "", status=404)
-    site.answers["/runs"] = lambda asked: site.reply("3 runs of the last hour")
+    site.answers["/runs"] = lambda request: site.reply("3 runs of the last hour")
 
 
 @asynccontextmanager

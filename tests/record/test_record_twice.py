@@ -31,13 +31,13 @@ def build(site) -> None:
     numbers = itertools.count(1)
     site.page(
         "/",
-        "<a href=/b>b</a><img src=/told.png?digest=3fa1bc0d>"
+        "<a href=/b>b</a><img src=/hashed.png?digest=3fa1bc0d>"
         "<script>fetch('/ping?when=' + Date.now()); fetch('/draw?n=' + Math.random());"
         "fetch('/page?n=3')</script>",
     )
     site.page("/b", "b")
     kind = type(site.answers["/b"])
-    for path in ("/ping", "/draw", "/page", "/told.png", "/favicon.ico"):
+    for path in ("/ping", "/draw", "/page", "/hashed.png", "/favicon.ico"):
         site.answers[path] = kind(b"", type="text/plain", headers=(("X-Visit", str(next(numbers))),))
 
 
@@ -71,9 +71,9 @@ def test_what_varies_by_itself_is_learned_and_the_second_recording_goes(
     ran = crawled(tmp_path, ca, site, *(["--keep-second"] if keep else []))
 
     assert ran.exit_code == 0, ran.output
-    told = json.loads(ran.stdout)["twice"]
+    report = json.loads(ran.stdout)["twice"]
     collection = Collection.open(tmp_path, "site")
-    assert (told["pages"], told["written"]) == (2, True)
+    assert (report["pages"], report["written"]) == (2, True)
     rules = {(rule.where, rule.name, rule.path) for rule in read_rules(collection).own}
     assert rules == {("query", "when", "/ping"), ("query", "n", "/draw")}
     manifest = collection.manifest()
@@ -97,4 +97,4 @@ def test_what_varies_by_itself_is_learned_and_the_second_recording_goes(
         assert tier("draw?n=0.4711471147114711") is Tier.NORMALISED
         assert tier("page?n=3") is Tier.EXACT
         assert tier("page?n=4") is Tier.MISS
-        assert tier("told.png?digest=3fa1bc0e") is Tier.MISS
+        assert tier("hashed.png?digest=3fa1bc0e") is Tier.MISS

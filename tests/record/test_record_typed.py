@@ -147,7 +147,7 @@ def test_a_missed_search_of_one_page_makes_those_of_the_others_likelier_too(tmp_
 async def searched(tmp_path: Path, ca, site, answer: Callable[[str], str]) -> Collection:
     """Harvest a site with a search, whose answer is given by the request target."""
     site.page("/", f"<p>{WORDS}</p>{_SEARCH}")
-    site.answers["/find"] = lambda asked: site.reply(answer(asked.path))
+    site.answers["/find"] = lambda request: site.reply(answer(request.path))
     collection = Collection.create(tmp_path, "site")
     with CollectionWriter(collection) as writer:
         home = Response(200, headers=(("Content-Type", "text/html"),), raw_body=site.answers["/"].body)

@@ -26,14 +26,14 @@ async def test_a_script_with_several_versions_is_warned_of_once_and_counted(
     page = '<link rel=stylesheet href="/same.css"><script src="/start.js"></script><img src="/t.png">'
     links = "".join(f'<a href="/{name}">x</a>' for name in "abc")
     for path in ("/", "/a", "/b", "/c"):
-        site.answers[path] = lambda asked: replace(
+        site.answers[path] = lambda request: replace(
             answer(f"<title>{next(counter)}</title>{page}{links}".encode())
         )
     script = answer(b"", type="text/javascript")
-    site.answers["/start.js"] = lambda asked: replace(script, body=f"// version {next(counter)}".encode())
+    site.answers["/start.js"] = lambda request: replace(script, body=f"// version {next(counter)}".encode())
     style = answer(b"", type="text/css", headers=(("Content-Encoding", "gzip"),))
-    site.answers["/same.css"] = lambda asked: replace(style, body=gzip.compress(b"p {}", mtime=next(counter)))
-    site.answers["/t.png"] = lambda asked: answer(f"{next(counter)}".encode(), type="image/png")
+    site.answers["/same.css"] = lambda request: replace(style, body=gzip.compress(b"p {}", mtime=next(counter)))
+    site.answers["/t.png"] = lambda request: answer(f"{next(counter)}".encode(), type="image/png")
     collection = Collection.create(tmp_path, "site")
     events: list[CrawlEvent] = []
     options = CrawlOptions(jobs=1, behaviors=frozenset(), record=site.options)

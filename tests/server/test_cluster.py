@@ -13,7 +13,7 @@ from stillweb.server.monitor.status import Queue, Rates, RecentMiss, SessionStat
 
 def status(sessions=2, under_way=0, waiting=0, state="serving", **more):
     """A node's status, as far as a cluster reads it."""
-    told = {
+    fields = {
         "state": state,
         "uptime": 1.0,
         "replay": "http://127.0.0.1:8080",
@@ -32,13 +32,13 @@ def status(sessions=2, under_way=0, waiting=0, state="serving", **more):
         "browsers": [],
         "pictures": {"count": 1, "bytes": 9},
     }
-    return Status(**{**told, **more})
+    return Status(**{**fields, **more})
 
 
 def cluster_of(**nodes):
     cluster = NodeRegistry()
-    for name, told in nodes.items():
-        cluster.update(name, f"http://{name}", told, 0.0)
+    for name, node_status in nodes.items():
+        cluster.update(name, f"http://{name}", node_status, 0.0)
     return cluster
 
 
@@ -84,11 +84,11 @@ def test_other_names_are_refused(name):
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), min_size=1, max_size=6), st.integers(1, 40))
-def test_no_more_is_promised_than_there_is(nodes, asked):
+def test_no_more_is_promised_than_there_is(nodes, requested):
     cluster = cluster_of(**{f"n{i}": status(s, min(s, u)) for i, (s, u) in enumerate(nodes)})
     free = sum(s - min(s, u) for s, u in nodes)
-    given_ = sum(cluster.choose(0.0) is not None for _ in range(asked))
-    assert given_ == min(asked, free)
+    given_ = sum(cluster.choose(0.0) is not None for _ in range(requested))
+    assert given_ == min(requested, free)
 
 
 def test_many_nodes_are_reported_as_one():
@@ -96,9 +96,9 @@ def test_many_nodes_are_reported_as_one():
     b = status(
         1, misses=[RecentMiss(age=1.0, task="t", request="GET http://y/")], traffic={"hits": 1, "misses": 2}
     )
-    told = merged(cluster_of(a=a, b=b).all(), 3.0)
-    assert [(each.index, each.node) for each in told.sessions] == [(0, "a"), (1, "a"), (2, "b")]
-    assert (told.steps, told.rates.steps, told.traffic) == (20, 3.0, {"hits": 8, "misses": 2})
-    assert (told.queues["allocate"].limit, told.queues["allocate"].under_way) == (3, 1)
-    assert [miss.age for miss in told.misses] == [1.0, 5.0]
+    total = merged(cluster_of(a=a, b=b).all(), 3.0)
+    assert [(each.index, each.node) for each in total.sessions] == [(0, "a"), (1, "a"), (2, "b")]
+    assert (total.steps, total.rates.steps, total.traffic) == (20, 3.0, {"hits": 8, "misses": 2})
+    assert (total.queues["allocate"].limit, total.queues["allocate"].under_way) == (3, 1)
+    assert [miss.age for miss in total.misses] == [1.0, 5.0]
     assert merged([], 0.0).sessions == []

@@ -119,8 +119,8 @@ TestLeaseBook.settings = settings(max_examples=40, stateful_step_count=40)
 @given(
     st.integers(1, 4), st.integers(0, 4), st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=40)
 )
-def test_clients_get_sessions_in_order_of_arrival(limit, room, moves):
-    table = LeaseTable(limit, room)
+def test_clients_get_sessions_in_order_of_arrival(limit, capacity, moves):
+    table = LeaseTable(limit, capacity)
     inside, waiting = set(), []
     for joins, client in moves:
         name = str(client)
@@ -141,7 +141,7 @@ def test_clients_get_sessions_in_order_of_arrival(limit, room, moves):
             if expected is not None:
                 inside.add(waiting.pop(0))
         assert (table.leased, table.waiting) == (len(inside), len(waiting))
-        assert len(waiting) <= room
+        assert len(waiting) <= capacity
 
 
 def test_a_table_has_at_least_one_session():

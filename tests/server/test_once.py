@@ -37,16 +37,16 @@ async def _do(requests):
     async def ask(request_id, body):
         return await once.do(request_id, body, lambda: work(request_id, body))
 
-    asked = []
+    submitted = []
     for request_id, body, hangs_up in requests:
-        asked.append((request_id, body, asyncio.ensure_future(ask(request_id, body))))
-        await asyncio.wait([asked[-1][2]], timeout=0)
+        submitted.append((request_id, body, asyncio.ensure_future(ask(request_id, body))))
+        await asyncio.wait([submitted[-1][2]], timeout=0)
         if hangs_up:
-            asked[-1][2].cancel()
+            submitted[-1][2].cancel()
     let_go.set()
-    answers = await asyncio.gather(*(each[2] for each in asked), return_exceptions=True)
+    answers = await asyncio.gather(*(each[2] for each in submitted), return_exceptions=True)
     first: dict[str, int] = {}
-    for (request_id, body, _), answer in zip(asked, answers, strict=True):
+    for (request_id, body, _), answer in zip(submitted, answers, strict=True):
         expected = first.setdefault(request_id, body) if request_id else body
         if isinstance(answer, RequestRefused):
             assert answer.kind is FailureKind.CONFLICT
@@ -90,13 +90,13 @@ def test_old_answers_are_forgotten_and_texts_are_reported_apart():
 
 @given(st.integers(1, 3), st.integers(0, 3), st.lists(st.integers(-1, 7), max_size=24))
 @settings(max_examples=60)
-def test_a_gate_lets_in_so_many_in_their_order(limit, room, moves):
+def test_a_gate_lets_in_so_many_in_their_order(limit, capacity, moves):
     """A number below the count of those who came ends or cancels that one; others are somebody who comes."""
-    asyncio.run(_pass(limit, room, moves))
+    asyncio.run(_pass(limit, capacity, moves))
 
 
-async def _pass(limit, room, moves):
-    gate = OperationQueue("work", limit, room)
+async def _pass(limit, capacity, moves):
+    gate = OperationQueue("work", limit, capacity)
     entered: list[int] = []
     inside: set[int] = set()
     tasks: list[asyncio.Task[None]] = []

@@ -156,9 +156,9 @@ async def test_trajectories_of_verl_tool_belong_to_their_client(replay, serving)
         await ada.post("/verl-tool/get_observation", json=fill)
         end = {**body, "actions": ['{"action": "terminate"}']}
         for reward in (1.0, None):  # a call after the end changes nothing, and breaks nothing
-            told = (await ada.post("/verl-tool/get_observation", json=end)).json()
-            assert told["observations"][0].get("reward") == reward
-            assert (told["dones"], "error" in told["observations"][0]) == ([True], False)
+            response = (await ada.post("/verl-tool/get_observation", json=end)).json()
+            assert response["observations"][0].get("reward") == reward
+            assert (response["dones"], "error" in response["observations"][0]) == ([True], False)
 
 
 # --- clusters --------------------------------------------------------------------------------------
@@ -343,25 +343,25 @@ async def test_the_schema_and_its_page_are_written_once(keyed, monkeypatch):
 
 
 async def test_simultaneous_health_checks_ask_the_replay_server_once(keyed, monkeypatch):
-    asked = []
+    calls = []
     answered = asyncio.Event()
 
     async def proxy_ready(seconds):
-        asked.append(seconds)
+        calls.append(seconds)
         await answered.wait()
         return True
 
     monkeypatch.setattr(keyed.state.engine.vector, "proxy_ready", proxy_ready)
     async with anonymous(keyed) as client:
         checks = [asyncio.ensure_future(client.get("/ready")) for _ in range(20)]
-        assert await poll(lambda: bool(asked), timeout=30)
+        assert await poll(lambda: bool(calls), timeout=30)
         checks[0].cancel()  # a client that leaves does not end the check of the others
         answered.set()
         answers = [await each for each in checks[1:]]
         assert {each.status_code for each in answers} == {200}
-        assert len(asked) == 1
+        assert len(calls) == 1
         assert (await client.get("/ready")).status_code == 200
-    assert len(asked) == 2
+    assert len(calls) == 2
 
 
 # --- shutdown --------------------------------------------------------------------------------------

@@ -67,9 +67,9 @@ async def test_a_server_that_drains_lets_what_runs_end(replay, tmp_path):
     file.write_text(json.dumps([TASK]))
     arguments = (replay.url, "--port", "0", "--sessions", "2", "--tasks", str(file), "--json")
     async with stillweb(*arguments, "--level", "clock") as process:
-        told = await announced(process)
-        assert (told["sessions"], told["tasks"], told["level"]) == (2, 1, "clock")
-        async with httpx.AsyncClient(base_url=told["url"], timeout=60, trust_env=False) as client:
+        announcement = await announced(process)
+        assert (announcement["sessions"], announcement["tasks"], announcement["level"]) == (2, 1, "clock")
+        async with httpx.AsyncClient(base_url=announcement["url"], timeout=60, trust_env=False) as client:
             began = (await client.post("/v1/leases", json={"task_id": "named"})).json()
             watching = asyncio.ensure_future(watch(client))
             process.send_signal(signal.SIGTERM)
@@ -100,8 +100,8 @@ async def test_a_server_replays_collections_itself_and_leaves_the_rest(collectio
     arguments = ("small", "--collections", str(collections_root), "--certs", str(tmp_path / "certs"))
     more = ("--port", "0", "--drain-seconds", "0.1", "--json", "--trajectories", str(tmp_path / "t"))
     async with stillweb(*arguments, *more) as process:
-        told = await announced(process)
-        async with httpx.AsyncClient(base_url=told["url"], timeout=60, trust_env=False) as client:
+        announcement = await announced(process)
+        async with httpx.AsyncClient(base_url=announcement["url"], timeout=60, trust_env=False) as client:
             began = await client.post("/v1/leases", json={"url": ORIGIN + "/"})
             assert began.status_code == 201
         process.send_signal(signal.SIGTERM)

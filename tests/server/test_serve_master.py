@@ -70,8 +70,8 @@ async def test_who_waits_gets_the_session_that_is_given_back(client):
 
 
 async def test_a_lease_requested_twice_is_one(client):
-    asked = {"task_id": "named", "owner": "me", "request_id": "again-1"}
-    answers = [await client.post("/v1/leases", json=asked) for _ in range(2)]
+    request = {"task_id": "named", "owner": "me", "request_id": "again-1"}
+    answers = [await client.post("/v1/leases", json=request) for _ in range(2)]
     assert [each.status_code for each in answers] == [201, 201], [each.text for each in answers]
     assert answers[0].json()["lease"] == answers[1].json()["lease"]
 
@@ -82,8 +82,8 @@ async def test_a_batch_is_of_many_nodes(client, stream):
     items = [{"lease": each, "action": filling(seen)} for each in (one, "three.x", two)]
     answer = await client.post("/v1/batch/step", json={"items": items, "stream": stream})
     results = [json.loads(line) for line in answer.text.splitlines()] if stream else answer.json()["results"]
-    told = {each["index"]: (each["status"], each["lease"]) for each in results}
-    assert told == {0: (200, one), 1: (404, "three.x"), 2: (200, two)}
+    statuses = {each["index"]: (each["status"], each["lease"]) for each in results}
+    assert statuses == {0: (200, one), 1: (404, "three.x"), 2: (200, two)}
     wrong = next(each for each in results if each["index"] == 1)
     assert wrong["error"]["kind"] == "no_lease"
 

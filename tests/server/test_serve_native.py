@@ -53,8 +53,8 @@ async def test_an_episode_to_its_reward(client):
     assert end["info"]["seed"] == 3
     over = await step(client, lease_id, SCROLL)
     assert (over.status_code, over.json()["error"]["kind"]) == (409, "reset_needed")
-    told = (await client.get(f"/v1/leases/{lease_id}")).json()
-    assert (told["state"], told["reward"], told["owner"]) == ("F", 1.0, "me")
+    described = (await client.get(f"/v1/leases/{lease_id}")).json()
+    assert (described["state"], described["reward"], described["owner"]) == ("F", 1.0, "me")
     again = await client.post(f"/v1/leases/{lease_id}/reset", json={"task_id": "named", "seed": 3})
     assert again.json()["observation"]["digests"] == seen["digests"]
     assert again.json()["reward"] is None
@@ -65,11 +65,11 @@ async def test_an_episode_to_its_reward(client):
 
 async def test_pictures_are_fetched_by_their_digest_or_inline(client):
     lease_id, seen = await lease(client)
-    told = seen["pictures"]["screenshot"]
-    fetched = await client.get(told["href"])
+    picture = seen["pictures"]["screenshot"]
+    fetched = await client.get(picture["href"])
     assert fetched.content.startswith(b"\x89PNG")
-    assert hashlib.sha256(fetched.content).hexdigest() == told["sha256"] == seen["digests"]["screenshot"]
-    assert "data" not in told
+    assert hashlib.sha256(fetched.content).hexdigest() == picture["sha256"] == seen["digests"]["screenshot"]
+    assert "data" not in picture
     observed = {"observe": ["som"], "inline_pictures": True}
     marked = (await client.post(f"/v1/leases/{lease_id}/observe", json=observed)).json()
     assert base64.b64decode(marked["pictures"]["som"]["data"]).startswith(b"\x89PNG")
@@ -124,9 +124,9 @@ async def test_a_batch_fails_item_by_item_and_may_be_streamed(client):
     leases = [await lease(client) for _ in range(2)]
     items = [{"lease": lease_id, "action": filling(seen)} for lease_id, seen in leases]
     items.append({"lease": "nobody", "action": SCROLL})
-    told = (await client.post("/v1/batch/step", json={"items": items})).json()["results"]
-    assert [each["status"] for each in told] == [200, 200, 404]
-    assert told[2]["error"]["kind"] == "no_lease"
+    results = (await client.post("/v1/batch/step", json={"items": items})).json()["results"]
+    assert [each["status"] for each in results] == [200, 200, 404]
+    assert results[2]["error"]["kind"] == "no_lease"
     ends = [{"lease": lease_id, "action": {"action": "terminate"}} for lease_id, _ in leases]
     lines = []
     async with client.stream("POST", "/v1/batch/step", json={"items": ends, "stream": True}) as streamed:
@@ -250,11 +250,11 @@ async def test_status_comes_as_events_and_figures(client):
         assert stream.headers["content-type"].startswith("text/event-stream")
         async for line in stream.aiter_lines():
             if line.startswith("data:"):
-                told = json.loads(line.removeprefix("data:"))
+                status = json.loads(line.removeprefix("data:"))
                 break
-    session = next(each for each in told["sessions"] if each["lease"] == lease_id)
+    session = next(each for each in status["sessions"] if each["lease"] == lease_id)
     assert (session["owner"], session["letter"], session["misses"]) == ("watched", "1", 1)
-    assert told["misses"][0]["request"] == f"GET {ORIGIN}/absent.json"
+    assert status["misses"][0]["request"] == f"GET {ORIGIN}/absent.json"
     figures = (await client.get("/metrics")).text
     assert 'stillweb_serve_sessions{letter="0-9"} 1.0' in figures
     assert (await client.get("/ready")).json() == {"ready": True, "missing": []}

@@ -56,10 +56,10 @@ async def test_an_omniboxes_client_browses_by_marks_and_by_coordinates(rollouts,
         assert set((await box.get()).json()) == {"instance_id", "node"}
         assert (await box.execute(click_coords={"x": 1, "y": 1})).status_code == 409  # no page yet
         assert (await box.execute(visit_page={"url": HOME})).json() == {"status": "success"}
-        told = (await box.ask("/metadata")).json()
+        metadata = (await box.ask("/metadata")).json()
         picture = Image.open(io.BytesIO(await box.screenshot("coordinates")))
-        assert picture.size == (told["width"], told["height"])
-        assert (told["title"], told["url"]) == ("Home", HOME)
+        assert picture.size == (metadata["width"], metadata["height"])
+        assert (metadata["title"], metadata["url"]) == ("Home", HOME)
         assert (await box.execute(get_page_metadata={})).json() == {"title": "Home", "url": HOME}
         await box.screenshot("set_of_marks")
         marks = (await box.execute(get_screenshot_info={})).json()

@@ -203,8 +203,8 @@ def test_every_refusal_has_a_status():
 
 def test_the_reference_shows_what_the_document_says_and_loads_nothing():
     operation = {"tags": ["t"], "summary": "Do <it>", "responses": {"200": {"description": "ok"}}}
-    told = page({"info": {"title": "x", "version": "1"}, "paths": {"/a": {"post": operation}}})
-    assert "Do &lt;it&gt;" in told
-    assert "<script" not in told
-    assert "http://" not in told
-    assert "https://" not in told
+    html = page({"info": {"title": "x", "version": "1"}, "paths": {"/a": {"post": operation}}})
+    assert "Do &lt;it&gt;" in html
+    assert "<script" not in html
+    assert "http://" not in html
+    assert "https://" not in html

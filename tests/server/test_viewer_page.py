@@ -157,8 +157,8 @@ async def test_an_exported_file_needs_no_server(root, page, tmp_path):
     episode = next((root / "tasks/x").iterdir())
     file = tmp_path / "episode.html"
     file.write_text(export({HOSTILE: episode}), encoding="utf-8")
-    asked = []
-    page.on("request", lambda request: asked.append(request.url))
+    urls = []
+    page.on("request", lambda request: urls.append(request.url))
     await page.goto(f"{file.as_uri()}#/episode?step=1&tab=reward")
     await expect(page.locator("main h2")).to_have_text(HOSTILE)
     assert (
@@ -169,7 +169,7 @@ async def test_an_exported_file_needs_no_server(root, page, tmp_path):
     )
     await page.keyboard.press("4")
     await expect(page.get_by_role("tabpanel")).to_contain_text(HOSTILE)
-    assert [each for each in asked if each.startswith("http")] == []
+    assert [each for each in urls if each.startswith("http")] == []
 
 
 async def test_the_tree_of_a_task_shows_where_episodes_part(branching, page):

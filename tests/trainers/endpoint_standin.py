@@ -30,7 +30,7 @@ class Standin:
 
     def __init__(self, answers):
         self.answers = list(answers)
-        self.asked = []
+        self.requests = []
         self.url = ""
 
     def answer(self):
@@ -40,17 +40,17 @@ class Standin:
 @contextmanager
 def standin(*answers) -> Iterator[Standin]:
     """Run one on a free port; an answer is a triple as above, or a function from what is asked to one."""
-    told = Standin(answers)
+    served = Standin(answers)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True  # the body would wait 40 ms for the delayed ACK of its head
 
         def do_POST(self):
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            told.asked.append({"path": self.path, "key": self.headers["Authorization"], **asked})
-            answer = told.answer()
-            status, body, headers = answer(asked) if callable(answer) else answer
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            served.requests.append({"path": self.path, "key": self.headers["Authorization"], **request})
+            answer = served.answer()
+            status, body, headers = answer(request) if callable(answer) else answer
             if status == 200 and body is not None:
                 choice = {"index": 0, "message": body, "finish_reason": "stop"}
                 body = {
@@ -76,11 +76,11 @@ def standin(*answers) -> Iterator[Standin]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    told.url = f"http://127.0.0.1:{server.server_port}/v1"
+    served.url = f"http://127.0.0.1:{server.server_port}/v1"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield told
+        yield served
     finally:
         server.shutdown()
         server.server_close()

@@ -62,7 +62,7 @@ def servers(
     tasks = {task.id: task for task in known if task.id in (CLICKS, FILLS)}
     loop = asyncio.new_event_loop()
     ready, ending = threading.Event(), asyncio.Event()
-    told: list = []
+    started: list = []
 
     async def run() -> None:
         options = ServeOptions(
@@ -73,7 +73,7 @@ def servers(
                 serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as replay,
                 serve_rollouts(replay.url, options, key=key) as rollouts,
             ):
-                told.append(Servers(replay.url, rollouts.url, tasks, rollouts, root))
+                started.append(Servers(replay.url, rollouts.url, tasks, rollouts, root))
                 ready.set()
                 await ending.wait()
         finally:
@@ -83,7 +83,7 @@ def servers(
     thread.start()
     ready.wait()
     try:
-        yield told[0]
+        yield started[0]
     finally:
         loop.call_soon_threadsafe(ending.set)
         thread.join()

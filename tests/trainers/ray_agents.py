@@ -40,11 +40,11 @@ def held(task):
     chosen = clicks(task)
 
     async def act(observation, info):
-        told = Path(os.environ[PLACE]) / task.id
-        if "held" in task.id and info["step"] == 1 and not told.exists():
-            part = told.with_suffix(".part")
+        pid_file = Path(os.environ[PLACE]) / task.id
+        if "held" in task.id and info["step"] == 1 and not pid_file.exists():
+            part = pid_file.with_suffix(".part")
             part.write_text(str(os.getpid()))
-            part.rename(told)
+            part.rename(pid_file)
             await poll(lambda: False, timeout=120)
         return chosen(observation, info)
 

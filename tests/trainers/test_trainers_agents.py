@@ -32,7 +32,7 @@ def info(number=0, status="ok", error=""):
     return {"action": {"status": status, "error": error}, "episode_number": number, "goal": TASK.goal}
 
 
-async def asked(server, *, rounds=1, picture=None, number=0, **options):
+async def actions_of(server, *, rounds=1, picture=None, number=0, **options):
     """Return what an agent does in an episode of so many rounds."""
     given = {"model": "m", "base_url": server.url, "retries": 2, "seconds": 20} | options
     agent = load_agent("openai", seed=5, options={name: str(value) for name, value in given.items()})
@@ -45,9 +45,9 @@ async def asked(server, *, rounds=1, picture=None, number=0, **options):
 
 async def test_a_tool_call_is_an_action_and_the_request_is_the_protocols():
     with standin(called(arguments='{"action": "click", "bid": "a12"}')) as server:
-        actions = await asked(server, rounds=2, number=3, temperature=0.5, max_tokens=77)
+        actions = await actions_of(server, rounds=2, number=3, temperature=0.5, max_tokens=77)
     assert [parse(action) for action in actions] == [Action("click", bid="a12")] * 2
-    first, second = server.asked
+    first, second = server.requests
     assert first["path"] == "/v1/chat/completions"
     assert first["tools"] == [tool_schema("openai")]
     assert (first["model"], first["temperature"], first["seed"], first["max_tokens"]) == ("m", 0.5, 8, 77)
@@ -64,12 +64,12 @@ async def test_a_tool_call_is_an_action_and_the_request_is_the_protocols():
 
 async def test_pictures_are_parts_and_can_be_left_out():
     with standin(said('{"action": "back"}')) as server:
-        await asked(server, picture=b"PNG")
-        await asked(server, picture=b"PNG", images="false", tools="false")
-    shown, not_shown = (each["messages"][1]["content"] for each in server.asked)
+        await actions_of(server, picture=b"PNG")
+        await actions_of(server, picture=b"PNG", images="false", tools="false")
+    shown, not_shown = (each["messages"][1]["content"] for each in server.requests)
     assert shown[1]["image_url"]["url"] == f"data:image/png;base64,{b64encode(b'PNG').decode()}"
     assert isinstance(not_shown, str)
-    assert "tools" not in server.asked[1]
+    assert "tools" not in server.requests[1]
 
 
 @pytest.mark.parametrize(
@@ -86,21 +86,21 @@ async def test_pictures_are_parts_and_can_be_left_out():
 )  # fmt: skip
 async def test_what_is_said_wrongly_is_the_environments_to_judge(answer, action):
     with standin(answer) as server:
-        (found,) = await asked(server)
+        (found,) = await actions_of(server)
     read = parse(found)
     assert read == action if action else not isinstance(read, Action)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("first", [refused(429, **AGAIN), refused(500, **AGAIN), refused(503, **AGAIN)])
 async def test_what_may_pass_is_requested_again(first):
     with standin(first, first, called(arguments='{"action": "back"}')) as server:
-        assert await asked(server) == [{"action": "back"}]
-    assert len(server.asked) == 3
+        assert await actions_of(server) == [{"action": "back"}]
+    assert len(server.requests) == 3
 
 
 @pytest.mark.parametrize(
-    ("answers", "told", "requests"),
+    ("answers", "message", "requests"),
     [
         ([refused(429, message="slow down", **AGAIN)], "did not answer.*slow down", 3),
         ([refused(500, **AGAIN)], "did not answer", 3),
@@ -112,10 +112,10 @@ async def test_what_may_pass_is_requested_again(first):
         ([(200, None, {})], "no choice", 1),
     ],
 )
-async def test_what_the_endpoint_does_not_answer_is_an_agent_error(answers, told, requests):
-    with standin(*answers) as server, pytest.raises(AgentError, match=told):
-        await asked(server)
-    assert len(server.asked) == requests
+async def test_what_the_endpoint_does_not_answer_is_an_agent_error(answers, message, requests):
+    with standin(*answers) as server, pytest.raises(AgentError, match=message):
+        await actions_of(server)
+    assert len(server.requests) == requests
 
 
 async def test_no_endpoint_is_an_agent_error():
@@ -126,22 +126,22 @@ async def test_no_endpoint_is_an_agent_error():
             url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
 
         with pytest.raises(AgentError, match="did not answer"):
-            await asked(No_one, retries=0)
+            await actions_of(No_one, retries=0)
 
 
 async def test_the_key_is_the_environments(monkeypatch):
     with standin(called(arguments='{"action": "back"}')) as server:
         monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
-        await asked(server)
+        await actions_of(server)
         monkeypatch.delenv("OPENAI_API_KEY")
-        await asked(server)
-    assert [each["key"] for each in server.asked] == ["Bearer sk-1", "Bearer none"]
+        await actions_of(server)
+    assert [each["key"] for each in server.requests] == ["Bearer sk-1", "Bearer none"]
 
 
 async def test_a_budget_that_nothing_fits_is_reported_before_anything_is_requested():
     with standin(said("")) as server, pytest.raises(UsageError, match="budget of 20"):
-        await asked(server, budget=20)
-    assert not server.asked
+        await actions_of(server, budget=20)
+    assert not server.requests
 
 
 # --- the other agents ------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_an_agent_of_ones_own_is_found_where_one_works(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "told"),
+    ("name", "options", "message"),
     [
         ("rando", {}, "no agent is called 'rando'"),
         ("random", {"ende": "1"}, "takes no option ende"),
@@ -210,6 +210,6 @@ def test_an_agent_of_ones_own_is_found_where_one_works(tmp_path, monkeypatch):
         ("scripted:/", {"x": "1"}, "takes no option x"),
     ],
 )
-def test_wrong_use_is_reported(name, options, told):
-    with pytest.raises(UsageError, match=told):
+def test_wrong_use_is_reported(name, options, message):
+    with pytest.raises(UsageError, match=message):
         load_agent(name, options=options)

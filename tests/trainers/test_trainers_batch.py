@@ -121,7 +121,7 @@ def test_what_is_played_again_stays_beside_what_was_there(tmp_path):
         path.name: json.loads((path / "result.json").read_text())
         for path in (tmp_path / "tasks/lamp").iterdir()
     }
-    assert {name: told["outcome"] for name, told in names.items()} == {
+    assert {name: stored["outcome"] for name, stored in names.items()} == {
         "0": "ok",
         "0-before-1": "agent_error",
         "0-before-2": "task_error",
@@ -180,8 +180,8 @@ def test_names_of_folders_are_names_and_differ_as_ids_do(ids):
 
 
 def test_a_stored_task_is_read_where_no_evaluator_was_imported_before():
-    told = task_to_dict(Task("a", "", "https://shop.test/", evaluation=ScriptEvaluator(script="1")))
-    program = f"from stillweb.env.tasks.task import task_from_dict; task_from_dict({told!r}, '')"
+    task = task_to_dict(Task("a", "", "https://shop.test/", evaluation=ScriptEvaluator(script="1")))
+    program = f"from stillweb.env.tasks.task import task_from_dict; task_from_dict({task!r}, '')"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
@@ -263,17 +263,17 @@ results = st.builds(
 
 @given(st.lists(results, max_size=30, unique_by=lambda row: row.key))
 def test_a_summary_counts_rewards_of_those_that_have_one(rows):
-    told = summary_of(rows)
+    summary = summary_of(rows)
     scored = [row.reward for row in rows if row.outcome == "ok"]
-    assert told["episodes"] == len(rows) == sum(told["outcomes"].values())
-    assert (told["success"]["count"], told["success"]["of"]) == (scored.count(1.0), len(scored))
-    assert 0.0 <= told["success"]["low"] <= told["success"]["high"] <= 1.0
+    assert summary["episodes"] == len(rows) == sum(summary["outcomes"].values())
+    assert (summary["success"]["count"], summary["success"]["of"]) == (scored.count(1.0), len(scored))
+    assert 0.0 <= summary["success"]["low"] <= summary["success"]["high"] <= 1.0
     if scored:
-        assert told["success"]["low"] <= told["success"]["share"] <= told["success"]["high"]
-        assert math.isclose(told["reward"], sum(scored) / len(scored), abs_tol=1e-6)
+        assert summary["success"]["low"] <= summary["success"]["share"] <= summary["success"]["high"]
+        assert math.isclose(summary["reward"], sum(scored) / len(scored), abs_tol=1e-6)
     else:
-        assert told["reward"] is told["success"]["share"] is None
-    by_task = [reward for each in told["tasks"].values() for reward in each["rewards"]]
+        assert summary["reward"] is summary["success"]["share"] is None
+    by_task = [reward for each in summary["tasks"].values() for reward in each["rewards"]]
     assert by_task.count(None) == len(rows) - len(scored)
-    assert summary_of(reversed(rows)) == told
+    assert summary_of(reversed(rows)) == summary
     assert summary_of(rows, success=0.5)["success"]["count"] == len([r for r in scored if r >= 0.5])

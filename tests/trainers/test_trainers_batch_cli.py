@@ -36,8 +36,8 @@ def kill_browser():
         for children in Path(f"/proc/{pid}/task").glob("*/children"):
             found += map(int, children.read_text().split())
     for pid in found:
-        told = Path(f"/proc/{pid}/cmdline").read_bytes()
-        if b"--remote-debugging-pipe" in told and b"--type=" not in told:
+        command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"--remote-debugging-pipe" in command_line and b"--type=" not in command_line:
             os.kill(pid, signal.SIGKILL)
 
 def ada(task):
@@ -114,7 +114,7 @@ async def test_a_batch_outlives_kills_of_itself_and_of_its_browser(tmp_path):
     # One at a time: what is beside an episode that kills its browser goes down with it.
     options = ("--episodes", "2", "--max-concurrent", "1", "--retry", "1", "--resume", "--json")
     status, out, err = await folder.run(*options, KILL="t3 1")
-    told = json.loads(out)
+    summary = json.loads(out)
     assert status == 1, err
     assert not set(folder.played()) & set(before)
     assert folder.played()["t3 1"] == 2
@@ -129,9 +129,9 @@ async def test_a_batch_outlives_kills_of_itself_and_of_its_browser(tmp_path):
         2,
     )
     assert {row["reward"] for name, row in ended.items() if name != "t3 1"} == {1.0}
-    assert (told["outcomes"]["ok"], told["outcomes"]["infra_error"]) == (7, 1)
-    assert (told["success"]["count"], told["success"]["of"]) == (7, 7)
-    assert told["tasks"]["t3"]["rewards"] == [1.0, None]
+    assert (summary["outcomes"]["ok"], summary["outcomes"]["infra_error"]) == (7, 1)
+    assert (summary["success"]["count"], summary["success"]["of"]) == (7, 7)
+    assert summary["tasks"]["t3"]["rewards"] == [1.0, None]
 
     (folder.path / "played").unlink()
     status, _, err = await folder.run("--episodes", "2", "--only-failed")
@@ -165,10 +165,10 @@ async def test_ctrl_c_keeps_what_has_ended(tmp_path):
 async def test_a_model_is_requested_and_what_it_does_not_answer_is_no_reward(tmp_path):
     folder = Folder(tmp_path, 2)
 
-    def answer(asked):
-        shown = asked["messages"][-1]["content"]
+    def answer(request):
+        shown = request["messages"][-1]["content"]
         assert "URL: " + ORIGIN in shown
-        if len(asked["messages"]) > 2:
+        if len(request["messages"]) > 2:
             return called(arguments='{"action": "terminate"}')
         bid = shown.partition("textbox 'Name'")[0].rpartition("[")[2].partition("]")[0]
         return called(arguments=json.dumps({"action": "fill", "bid": bid, "value": "Ada"}))
@@ -185,7 +185,7 @@ async def test_a_model_is_requested_and_what_it_does_not_answer_is_no_reward(tmp
     assert (ended["t0 0"]["reward"], ended["t0 0"]["steps"]) == (1.0, 2)
     assert (ended["t1 0"]["reward"], ended["t1 0"]["attempts"]) == (None, 1)
     assert "too long for m" in ended["t1 0"]["errors"][0]
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
 async def test_random_episodes_are_the_same_in_another_batch(tmp_path, ca):

@@ -74,11 +74,11 @@ GOLDEN = {
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_messages_are_those_of_the_file(name):
-    told = json.dumps(GOLDEN[name]().messages(), indent=1, ensure_ascii=False) + "\n"
+    messages = json.dumps(GOLDEN[name]().messages(), indent=1, ensure_ascii=False) + "\n"
     path = MESSAGES / f"{name}.json"
     if os.environ.get("STILLWEB_WRITE"):
-        path.write_text(told)
-    assert told == path.read_text()
+        path.write_text(messages)
+    assert messages == path.read_text()
 
 
 def test_what_the_files_are_there_to_show():
@@ -105,19 +105,19 @@ def test_a_budget_is_stored_and_what_is_newest_stays(rounds, full, budget, tools
     options = ConversationOptions(rounds=full, budget=budget, tools=tools, image_cost=90)
     context = conversation(rounds, options, picture=picture)
     try:
-        told = context.messages()
+        messages = context.messages()
     except UsageError:
         least = conversation(0, ConversationOptions(tools=tools, image_cost=90), picture=picture)
         assert 0 < budget < least.cost(least.messages()) + 200
         return
-    assert not budget or context.cost(told) <= budget
-    assert [message["role"] for message in told[:2]] == ["system", "user"]
-    assert GOAL in told[0]["content"]
-    assert told[-1]["role"] == "user"
-    assert f"Title: Page {rounds}" in json.dumps(told[-1])
-    users = [message for message in told if message["role"] == "user"]
+    assert not budget or context.cost(messages) <= budget
+    assert [message["role"] for message in messages[:2]] == ["system", "user"]
+    assert GOAL in messages[0]["content"]
+    assert messages[-1]["role"] == "user"
+    assert f"Title: Page {rounds}" in json.dumps(messages[-1])
+    users = [message for message in messages if message["role"] == "user"]
     assert len(users) <= min(full, rounds + 1)
-    for before, after in pairwise(told):  # what chat templates insist upon
+    for before, after in pairwise(messages):  # what chat templates insist upon
         allowed = {
             "system": ("user",),
             "user": ("assistant",),
@@ -128,19 +128,19 @@ def test_a_budget_is_stored_and_what_is_newest_stays(rounds, full, budget, tools
         if after["role"] == "tool":
             assert after["tool_call_id"] == before["tool_calls"][0]["id"]
     again = conversation(rounds, options, picture=picture)
-    assert again.messages() == told
+    assert again.messages() == messages
 
 
 def test_a_tokenizer_counts_in_place_of_characters():
-    asked = []
+    counted = []
 
     def count(text):
-        asked.append(text)
+        counted.append(text)
         return len(text.split())
 
     context = conversation(5, ConversationOptions(budget=120, count=count, tools=True, system="Act."))
     assert context.cost(context.messages()) <= 120
-    assert asked
+    assert counted
 
 
 def test_replies_and_observations_take_turns():

@@ -106,8 +106,8 @@ async def relay(url):
 async def end_leases(served):
     """End every lease behind its holder's back; return how many there were."""
     async with httpx.AsyncClient(base_url=served.rollouts, headers={"x-api-key": KEY}) as http:
-        told = (await http.get("/v1/status")).json()["sessions"]
-        held = [each["lease"] for each in told if each.get("lease")]
+        sessions = (await http.get("/v1/status")).json()["sessions"]
+        held = [each["lease"] for each in sessions if each.get("lease")]
         for lease in held:
             await http.delete(f"/v1/leases/{lease}")
     return len(held)
@@ -216,7 +216,7 @@ class TestSource:
         there = open_source(served.rollouts)
         here = open_source({"proxy": served.replay, "sessions": 1})
         assert open_source({"sessions": 1, "proxy": served.replay}) is here
-        told = []
+        played = []
         for source in (there, here):
             lease = source.run(source.lease("test"))
             actor = Actor(CLICKS)
@@ -228,9 +228,9 @@ class TestSource:
             with pytest.raises(ResetNeeded):
                 source.run(lease.step({"action": "terminate"}))
             source.run(lease.release())
-            told.append((digests(turns), turns[-1].reward, turns[-1].text()))
-        assert told[0] == told[1]
-        assert told[0][1] == 1.0
+            played.append((digests(turns), turns[-1].reward, turns[-1].text()))
+        assert played[0] == played[1]
+        assert played[0][1] == 1.0
         here.close()
         here.close()
         assert open_source({"proxy": served.replay, "sessions": 1}) is not here
@@ -263,8 +263,8 @@ class TestSource:
             "from stillweb.env.actions import action; "
             "print([n for n in ('playwright', 'yaml', 'pydantic', 'uvloop', 'orjson') if n in sys.modules])"
         )
-        told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-        assert told.stdout.strip() == extra
+        program = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        assert program.stdout.strip() == extra
 
 
 # --- tools -----------------------------------------------------------------------------------------
@@ -314,17 +314,17 @@ class Client:
     """In place of AReaL's client: answers by a script, and keeps what it is told."""
 
     def __init__(self, task, before=None):
-        self.actor, self.before, self.asked = Actor(task), before, []
+        self.actor, self.before, self.prompts = Actor(task), before, []
         self.rewards, self.discounts = [], []
         self.chat = SimpleNamespace(completions=self)
 
     async def create(self, *, messages, tools, **_):
-        self.asked.append(messages)
+        self.prompts.append(messages)
         if self.before:
             await self.before()
         action = self.actor.act(messages[-1]["content"])
         function = SimpleNamespace(name="browser", arguments=json.dumps(action))
-        calls = [SimpleNamespace(id=f"c{len(self.asked)}", function=function)]
+        calls = [SimpleNamespace(id=f"c{len(self.prompts)}", function=function)]
         message = SimpleNamespace(
             content=None, tool_calls=calls, model_dump=lambda **_: {"role": "assistant"}
         )
@@ -337,7 +337,7 @@ class Client:
         self.discounts.append(turn_discount)
 
     def export_interactions(self, *, style):
-        return {"style": style, "answers": len(self.asked)}
+        return {"style": style, "answers": len(self.prompts)}
 
 
 class TestAreal:
@@ -352,10 +352,10 @@ class TestAreal:
             return clients[-1]
 
         workflow = StillwebWorkflow(source, options=WorkflowOptions(attempts=2), client=make)
-        told = await workflow.arun_episode(None, {"task_id": CLICKS})
-        assert told == {"style": "individual", "answers": 3}
+        interactions = await workflow.arun_episode(None, {"task_id": CLICKS})
+        assert interactions == {"style": "individual", "answers": 3}
         assert (clients[0].rewards, clients[0].discounts) == ([1.0], [1.0])
-        assert clients[0].asked[-1][2]["role"] == "assistant"
+        assert clients[0].prompts[-1][2]["role"] == "assistant"
 
         async def end():
             await end_leases(served)
@@ -390,8 +390,8 @@ def test_the_most_important_comes_first_in_a_text():
         "axtree": "RootWebArea",
         "last_action_error": "no element a7",
     }
-    told = Turn(seen, 0.0, truncated=True).text(first=["Goal: g"])
-    assert told.splitlines() == [
+    text = Turn(seen, 0.0, truncated=True).text(first=["Goal: g"])
+    assert text.splitlines() == [
         "Goal: g",
         "Error: no element a7",
         "The episode is over.",

@@ -70,12 +70,12 @@ def test_outcome_and_reward_that_contradict_each_other_are_refused(outcome, poli
 
 
 def test_the_other_policies_say_what_they_are_called():
-    told = {
+    verdicts = {
         policy: judge(Outcome.INFRA_ERROR, None, FailureHandling(policy)).verdict
         for policy in FailurePolicy
         if policy is not FailurePolicy.RAISE
     }
-    assert told == {"mask": "mask", "none": "drop", "retry": "again"}
+    assert verdicts == {"mask": "mask", "none": "drop", "retry": "again"}
     assert judge(Outcome.TASK_ERROR, None, FailureHandling(FailurePolicy.RETRY)).verdict is SampleVerdict.MASK
     with pytest.raises(UsageError, match="another policy"):
         FailureHandling(FailurePolicy.RETRY, after=FailurePolicy.RETRY)

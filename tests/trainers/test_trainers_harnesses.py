@@ -88,20 +88,20 @@ async def test_a_harness_is_scored_by_the_page_it_leaves_and_all_it_requested_is
     ):
         agent, *sizes = await act(browser.cdp_url, task.start_url)
         assert (await browser.score()).reward == 1.0
-        asked = await browser.requests()
+        requests = await browser.requests()
         with pytest.raises(InfraError, match="no page nothing"):
             await browser.score(target="nothing")
         assert await other.requests() == []
         assert other.session.id != browser.session.id
         assert (await other.score()).reward == 0.0
-        told = browser.to_dict()
+        described = browser.to_dict()
     for each in (browser, other):
         assert running_in(each.pid) == []
     assert "Headless" not in agent
     assert sizes == [1280, 720, 1]
-    assert {entry["tier"] for entry in asked} <= {"exact", "noise"}
-    assert asked[0]["url"] == task.start_url
-    assert (told["task"], told["level"], told["start_url"]) == (CLICKS, "live", task.start_url)
+    assert {entry["tier"] for entry in requests} <= {"exact", "noise"}
+    assert requests[0]["url"] == task.start_url
+    assert (described["task"], described["level"], described["start_url"]) == (CLICKS, "live", task.start_url)
 
 
 async def test_a_browser_that_is_gone_gives_no_reward_and_leaves_nothing(served):
@@ -147,9 +147,9 @@ def test_the_command_prints_the_address_and_scores_after_a_line_of_input(served,
     with subprocess.Popen(
         [*command, "--tasks", str(tasks)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as program:
-        told = json.loads(read_object(program.stdout))
-        assert told["cdp_url"].startswith("http://127.0.0.1:")
-        assert told["goal"] == served.tasks[CLICKS].goal
+        announcement = json.loads(read_object(program.stdout))
+        assert announcement["cdp_url"].startswith("http://127.0.0.1:")
+        assert announcement["goal"] == served.tasks[CLICKS].goal
         out, _ = program.communicate("an answer\n", timeout=60)
     assert json.loads(out)["reward"] == 0.0
     assert program.returncode == 0

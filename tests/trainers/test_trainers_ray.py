@@ -86,13 +86,13 @@ def published(tmp_path_factory, request):
 def cluster(published):
     """A cluster of this machine; its sockets want a short path."""
     folder = tempfile.mkdtemp(prefix="sw-ray-")
-    told = published.root / "told"
-    told.mkdir()
+    pid_files = published.root / "pid_files"
+    pid_files.mkdir()
     folders = [str(HERE), str(HERE.parents[1] / "bench"), os.environ.get("PYTHONPATH", "")]
     path = os.pathsep.join(filter(None, folders))
     with pytest.MonkeyPatch.context() as patch:
         # Not by a runtime_env, which keeps Ray from using the workers that it starts ahead.
-        patch.setenv(PLACE, str(told))
+        patch.setenv(PLACE, str(pid_files))
         patch.setenv("PYTHONPATH", path)
         ray.init(
             num_cpus=2,
@@ -102,7 +102,7 @@ def cluster(published):
             configure_logging=False,
             _temp_dir=folder,
         )
-    yield SimpleNamespace(told=told, address=ray.get_runtime_context().gcs_address)
+    yield SimpleNamespace(pid_files=pid_files, address=ray.get_runtime_context().gcs_address)
     with warnings.catch_warnings():  # Ray does not wait for the programs that it started
         warnings.simplefilter("ignore", ResourceWarning)
         ray.shutdown()
@@ -208,8 +208,8 @@ def test_a_worker_that_is_killed_costs_its_episodes_an_attempt_and_others_nothin
     before = all_started(rollouts)
 
     async def kill():
-        await poll((cluster.told / name).exists, timeout=120)
-        pid = int((cluster.told / name).read_text())
+        await poll((cluster.pid_files / name).exists, timeout=120)
+        pid = int((cluster.pid_files / name).read_text())
         worker = next(each for each in before.values() if each["pid"] == pid)
         family = below(pid)
         if how == "SIGKILL":
@@ -279,7 +279,7 @@ def test_tasks_of_warc_bench_are_solved_on_their_pack(rollouts, shared):
     assert {each.info["collection"] for each in ended} == {WARC_BENCH}
 
 
-def test_tasks_are_read_lazily_and_who_leaves_off_leaves_what_goes_on(rollouts):
+def test_tasks_are_read_lazily_and_who_leaves_off_leaves_what_runs(rollouts):
     read = []
 
     def endlessly():

@@ -97,7 +97,7 @@ def test_a_fork_that_sees_another_page_diverged(tmp_path):
         play(episode(tmp_path), 0, lambda task: None, digests=("other",))
 
 
-def test_a_scripted_agent_goes_on_where_the_episode_left_its_trace(tmp_path):
+def test_a_scripted_agent_continues_where_the_episode_left_its_trace(tmp_path):
     right = [ACTIONS[0], {"action": "click", "bid": "right"}, {"action": "terminate"}]
     trace = tmp_path / "solutions" / "lamp.jsonl"
     trace.parent.mkdir()

@@ -24,7 +24,7 @@ class Client:
     """What of `ArealOpenAI` a workflow calls: chat.completions.create, rewards, export_interactions."""
 
     def __init__(self, engine: str) -> None:
-        self.actor, self.told = Actor(engine), []
+        self.actor, self.reported = Actor(engine), []
         self.chat = SimpleNamespace(completions=self)
 
     async def create(self, *, messages: list, tools: list, **_: object) -> SimpleNamespace:
@@ -36,16 +36,16 @@ class Client:
         return SimpleNamespace(choices=[SimpleNamespace(message=message)])
 
     def set_last_reward(self, reward: float) -> None:
-        self.told.append(reward)
+        self.reported.append(reward)
 
     def apply_reward_discount(self, *, turn_discount: float) -> None:
-        self.told.append(turn_discount)
+        self.reported.append(turn_discount)
 
     def export_interactions(self, *, style: str) -> dict:
-        return {"style": style, "told": self.told}
+        return {"style": style, "reported": self.reported}
 
 
 workflow = StillwebWorkflow({"server": GIVEN["rollouts"]}, client=Client)
 task = GIVEN["tasks"][0]
-told = asyncio.run(workflow.arun_episode(task, {"task_id": task}))
-report({"class": isinstance(workflow, RolloutWorkflow), "told": told})
+episode = asyncio.run(workflow.arun_episode(task, {"task_id": task}))
+report({"class": isinstance(workflow, RolloutWorkflow), "episode": episode})

@@ -25,8 +25,8 @@ class Endpoint:
     def __init__(self, *, lost: bool = False) -> None:
         self.lost, self.starts = lost, 0
 
-    def __call__(self, asked: dict):
-        pages = [each["content"] for each in asked["messages"] if each["role"] == "user"]
+    def __call__(self, request: dict):
+        pages = [each["content"] for each in request["messages"] if each["role"] == "user"]
         if len(pages) == 1:
             self.starts += 1
             if self.starts == 2:

@@ -62,10 +62,10 @@ def plain() -> dict:
 use_browser(GIVEN["browser"])
 ids = register_tasks([task_from_dict(task, "side") for task in GIVEN["whole"]], GIVEN["replay"])
 env = gymnasium.make(ids[0])
-told = {"ids": ids, "class": isinstance(env.unwrapped, BrowserEnv)}
-told["first"] = solved(env, GIVEN["tasks"][0])
-told["again"] = solved(env, GIVEN["tasks"][0])
+result = {"ids": ids, "class": isinstance(env.unwrapped, BrowserEnv)}
+result["first"] = solved(env, GIVEN["tasks"][0])
+result["again"] = solved(env, GIVEN["tasks"][0])
 env.reset(seed=1)
-told["untouched"] = env.step("send_msg_to_user('done')")[1:3]
+result["untouched"] = env.step("send_msg_to_user('done')")[1:3]
 env.close()
-report({**told, "plain": plain()})
+report({**result, "plain": plain()})

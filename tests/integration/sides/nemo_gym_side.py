@@ -110,17 +110,17 @@ def row(task: str, *tools: dict) -> dict:
 
 
 async def collected(name: str, rows: list[dict], **options: object) -> dict:
-    given, kept = FOLDER / f"{name}.jsonl", FOLDER / f"{name}_rollouts.jsonl"
+    given, rollouts = FOLDER / f"{name}.jsonl", FOLDER / f"{name}_rollouts.jsonl"
     given.write_text("".join(json.dumps(each) + "\n" for each in rows))
     config = RolloutCollectionConfig(
-        agent_name="stillweb_agent", input_jsonl_fpath=str(given), output_jsonl_fpath=str(kept), **options
+        agent_name="stillweb_agent", input_jsonl_fpath=str(given), output_jsonl_fpath=str(rollouts), **options
     )
     error = ""
     try:
         await RolloutCollectionHelper().run_from_config(config)
     except ClientResponseError as failure:
         error = f"{failure.status} {failure.response_content.decode()}"
-    stored = [json.loads(line) for line in kept.read_text().splitlines()]
+    stored = [json.loads(line) for line in rollouts.read_text().splitlines()]
     metrics = FOLDER / f"{name}_rollouts_aggregate_metrics.json"
     agents = json.loads(metrics.read_text()) if metrics.exists() else []
     return {
@@ -140,16 +140,16 @@ async def main() -> None:
         policy = await stack.enter_async_context(serving(Policy, "policy_model"))
         await stack.enter_async_context(serving(StillwebServer, "stillweb"))
         await stack.enter_async_context(serving(GymnasiumAgent, "stillweb_agent"))
-        told = {"played": await collected("played", [row(CLICKS), row(FILLS, tool)])}
+        result = {"played": await collected("played", [row(CLICKS), row(FILLS, tool)])}
         policy.silent = True
-        told["silent"] = await collected("silent", [row(CLICKS)])
+        result["silent"] = await collected("silent", [row(CLICKS)])
         policy.silent, policy.lost = False, True
-        told["lost"] = await collected("lost", [row(CLICKS)])
+        result["lost"] = await collected("lost", [row(CLICKS)])
         policy.lost = False
-        told["resumed"] = await collected("lost", [row(CLICKS)], resume_from_cache=True)
+        result["resumed"] = await collected("lost", [row(CLICKS)], resume_from_cache=True)
     head.should_exit = True
     thread.join()
-    report(told)
+    report(result)
 
 
 asyncio.run(main())

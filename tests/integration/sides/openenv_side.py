@@ -30,7 +30,7 @@ async def on_stillweb() -> dict:
 
 def on_openenv(url: str) -> dict:
     """By the synchronous client, which OpenEnv makes of the same class."""
-    told = []
+    episodes = []
     for task in GIVEN["tasks"]:
         actor = Actor(task)
         with GenericEnvClient(base_url=url).sync() as env:
@@ -40,8 +40,8 @@ def on_openenv(url: str) -> dict:
                 text = result.observation["text"].partition("\n\n")[2]
                 result = env.step(actor.act(text))
                 rewards.append(result.reward)
-            told.append({"rewards": rewards, "goal": result.observation["goal"], "state": env.state()})
-    return {"episodes": told, "refused": refused(url)}
+            episodes.append({"rewards": rewards, "goal": result.observation["goal"], "state": env.state()})
+    return {"episodes": episodes, "refused": refused(url)}
 
 
 def refused(url: str) -> str:

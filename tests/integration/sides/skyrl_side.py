@@ -18,7 +18,7 @@ def episode(task: str, *, fenced: bool) -> dict:
     env = skyrl_gym.make("stillweb", env_config=HERE, extras={"task_id": task, "max_turns": 9})
     actor = Actor(task)
     seen, info = env.init([{"role": "user", "content": "Reach the goal."}])
-    told = {
+    result = {
         "prompt": len(seen),
         "first": seen[-1]["content"][:200],
         "info": info,
@@ -35,7 +35,7 @@ def episode(task: str, *, fenced: bool) -> dict:
     metrics = type(env).aggregate_metrics([env.get_metrics()])
     env.close()
     env.close()
-    return {**told, "rewards": rewards, "metadata": out["metadata"], "metrics": metrics}
+    return {**result, "rewards": rewards, "metadata": out["metadata"], "metrics": metrics}
 
 
 def turns() -> list[bool]:

@@ -25,8 +25,8 @@ def streaming(answer: Callable[[dict], str]) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            delta = {"role": "assistant", "content": answer(asked)}
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            delta = {"role": "assistant", "content": answer(request)}
             usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
             chunk = {
                 "id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m", "usage": usage,
@@ -51,8 +51,8 @@ def streaming(answer: Callable[[dict], str]) -> Iterator[str]:
 def planned(task: str, *, lost: bool = False):
     """Return an endpoint that follows the plan of a task through the pages of the conversation."""
 
-    def answer(asked: dict):
-        pages = [each["content"] for each in asked["messages"] if each["role"] == "user"]
+    def answer(request: dict):
+        pages = [each["content"] for each in request["messages"] if each["role"] == "user"]
         actor = Actor(task)
         for page in pages:
             action = actor.act(page.partition("\n\n")[2])

@@ -75,8 +75,8 @@ def config(tools: str | None = None) -> Any:
 def tools_of(folder: Path, **more: Any) -> list[Any]:
     """Return the tools as verl makes them from YAML."""
     path = folder / "tools.yaml"
-    told = {"type": "native", "source": {"server": GIVEN["rollouts"]}, "max_tool_response_length": 100_000}
-    entry = {"class_name": "stillweb.trainers.verl.tool.BrowserTool", "config": {**told, **more}}
+    config = {"type": "native", "source": {"server": GIVEN["rollouts"]}, "max_tool_response_length": 100_000}
+    entry = {"class_name": "stillweb.trainers.verl.tool.BrowserTool", "config": {**config, **more}}
     path.write_text(yaml.safe_dump({"tools": [entry]}))
     return initialize_tools_from_config(str(path))
 
@@ -107,23 +107,23 @@ def data(task: str, name: str) -> AgentData:
 async def per_call(loop: ToolAgentLoop, task: str) -> dict[str, Any]:
     """A trajectory by `_call_tool` alone."""
     agent_data, actor = data(task, f"trajectory-{task}"), Actor(task)
-    told: list[Any] = []
+    responses: list[Any] = []
 
     async def call(action: dict[str, Any]) -> Any:
         function = FunctionCall(name="browser", arguments=json.dumps(action))
-        told.append(await loop._call_tool(function, agent_data.tools_kwargs, agent_data))
-        return told[-1]
+        responses.append(await loop._call_tool(function, agent_data.tools_kwargs, agent_data))
+        return responses[-1]
 
     response, _, _ = await call({"action": "click", "bid": "a1"})  # blind: the page is shown instead
     first = response.text
-    while agent_data.extra_fields.get("stillweb_reward") is None and len(told) < 12:
-        await call(actor.act(told[-1][0].text))
-    steps = len(told) - 1
+    while agent_data.extra_fields.get("stillweb_reward") is None and len(responses) < 12:
+        await call(actor.act(responses[-1][0].text))
+    steps = len(responses) - 1
     after, reward, _ = await call({"action": "click", "bid": "a1"})
     bad = await loop._call_tool(FunctionCall(name="browser", arguments="{"), {}, agent_data)
     return {
         "reward": agent_data.extra_fields["stillweb_reward"],
-        "rewards": [each[1] for each in told],
+        "rewards": [each[1] for each in responses],
         "first": first[:200],
         "after": after.text,
         "after_reward": reward,
@@ -140,12 +140,12 @@ async def older(tool: Any, task: str) -> dict[str, Any]:
     name, response = await tool.create("chosen", task_id=task)
     for _ in range(10):
         action = actor.act(response.text)
-        response, _, told = await tool.execute(name, action)
+        response, _, metrics = await tool.execute(name, action)
         if action["action"] == "terminate":
             break
     reward = await tool.calc_reward(name)
     await tool.release(name)
-    return {"reward": reward, "told": told}
+    return {"reward": reward, "metrics": metrics}
 
 
 class Server:
@@ -160,11 +160,11 @@ class Server:
         self.prompts.append(prompt_ids)
         if self.die and len(self.prompts) == 2:
             await self.die()
-        asked = self.fast.decode(prompt_ids)
-        if asked.count("Page: ") == 1:
+        prompt = self.fast.decode(prompt_ids)
+        if prompt.count("Page: ") == 1:
             self.actor = Actor(self.task)
         # The page that was shown last; what stands after it is the template's.
-        text = asked.rpartition("Page: ")[2].partition("<|im_end|>")[0]
+        text = prompt.rpartition("Page: ")[2].partition("<|im_end|>")[0]
         said = json.dumps(action := self.actor.act(text.partition("\n\n")[2]))
         if not self.bare:
             said = f"<tool_call>{json.dumps({'name': 'browser', 'arguments': action})}</tool_call>"
@@ -195,8 +195,8 @@ async def looped(task: str, *, bare: bool = False, die: Any = None, **more: Any)
 async def leases(*, end: bool = False) -> list[str]:
     """Return the leases of the server; or end them all, as a server that goes does."""
     async with httpx.AsyncClient(base_url=GIVEN["rollouts"], trust_env=False) as client:
-        told = (await client.get("/v1/status")).json()["sessions"]
-        held = [each["lease"] for each in told if each.get("lease")]
+        sessions = (await client.get("/v1/status")).json()["sessions"]
+        held = [each["lease"] for each in sessions if each.get("lease")]
         for each in held if end else ():
             await client.delete(f"/v1/leases/{each}")
     return held
@@ -220,9 +220,9 @@ def masked_advantages() -> dict[str, Any]:
     rewards = torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
     mask = torch.tensor([[1, 1], [1, 1], [0, 0]])
     index = np.array(["a", "a", "a"], dtype=object)
-    told, _ = get_adv_estimator_fn("grpo_masked")(rewards, mask, index=index)
+    masked, _ = get_adv_estimator_fn("grpo_masked")(rewards, mask, index=index)
     pair, _ = get_adv_estimator_fn("grpo")(rewards[:2], mask[:2], index=index[:2])
-    return {"masked": told.tolist(), "pair": pair.tolist()}
+    return {"masked": masked.tolist(), "pair": pair.tolist()}
 
 
 async def cut_by_verl(folder: Path) -> dict[str, Any]:
@@ -236,13 +236,13 @@ async def cut_by_verl(folder: Path) -> dict[str, Any]:
     loop.max_tool_response_length = 256
     agent_data = data(GIVEN["tasks"][0], "short")
     call = FunctionCall(name="browser", arguments='{"action": "scroll", "dy": 9}')
-    told = [await loop._call_tool(call, agent_data.tools_kwargs, agent_data) for _ in range(2)]
+    responses = [await loop._call_tool(call, agent_data.tools_kwargs, agent_data) for _ in range(2)]
     short = tools_of(folder, max_tool_response_length=256, images=False)[0]
     name, response = await short.create("short by itself", task_id=GIVEN["tasks"][0])
     await short.release(name)
     return {
-        "texts": [each[0].text for each in told],
-        "images": [each[0].image for each in told],
+        "texts": [each[0].text for each in responses],
+        "images": [each[0].image for each in responses],
         "warned": warned,
         "own": response.text,
     }
@@ -252,9 +252,9 @@ def reward_function(extra: dict[str, Any]) -> dict[str, Any]:
     """By verl's own loader, with what its reward manager gives."""
     score = load_extern_object("pkg://stillweb.trainers.verl.tool", "compute_score")
 
-    def scored(told: dict[str, Any]) -> Any:
+    def scored(extra_info: dict[str, Any]) -> Any:
         try:
-            return score(data_source="stillweb", solution_str="", ground_truth="", extra_info=told)
+            return score(data_source="stillweb", solution_str="", ground_truth="", extra_info=extra_info)
         except InfraError as error:
             return f"InfraError: {error}"
 
@@ -271,41 +271,41 @@ def examples() -> dict[str, Any]:
 def agents_of(path: Path) -> list[str]:
     from omegaconf import OmegaConf
 
-    told = []
+    classes = []
     for config in OmegaConf.load(path):
         agent_loop._agent_loop_registry[config.name] = config  # as AgentLoopWorker does
         built = made(agent_loop._agent_loop_registry[config.name], None, [])
-        told.append(type(built).__name__)
-    return told
+        classes.append(type(built).__name__)
+    return classes
 
 
 async def main() -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         tools = tools_of(Path(folder))
-        told["short"] = await cut_by_verl(Path(folder))
-    told["schema"] = tools[0].tool_schema.model_dump(exclude_none=True)
+        result["short"] = await cut_by_verl(Path(folder))
+    result["schema"] = tools[0].tool_schema.model_dump(exclude_none=True)
     loop = made(agent_loop._agent_loop_registry["tool_agent"], None, tools)
-    told["per_call"] = await per_call(loop, GIVEN["tasks"][0])
-    told["left"] = data(GIVEN["tasks"][0], "abandoned")
+    result["per_call"] = await per_call(loop, GIVEN["tasks"][0])
+    result["left"] = data(GIVEN["tasks"][0], "abandoned")
     blind = FunctionCall(name="browser", arguments="{}")
-    await loop._call_tool(blind, told["left"].tools_kwargs, told["left"])
-    told["leases"] = len(await leases())
-    del told["left"]
+    await loop._call_tool(blind, result["left"].tools_kwargs, result["left"])
+    result["leases"] = len(await leases())
+    del result["left"]
     gc.collect()
-    told["released"] = await poll(released, timeout=20.0)
-    told["older"] = await older(tools[0], GIVEN["tasks"][1])
-    told["loop"] = await looped(GIVEN["tasks"][0])
-    told["bare"] = await looped(GIVEN["tasks"][1], bare=True)
-    told["masked"] = await looped(GIVEN["tasks"][0], die=lease_lost)
-    told["retried"] = await looped(GIVEN["tasks"][0], failures="retry", die=lease_lost)
-    told["advantages"] = masked_advantages()
+    result["released"] = await poll(released, timeout=20.0)
+    result["older"] = await older(tools[0], GIVEN["tasks"][1])
+    result["loop"] = await looped(GIVEN["tasks"][0])
+    result["bare"] = await looped(GIVEN["tasks"][1], bare=True)
+    result["masked"] = await looped(GIVEN["tasks"][0], die=lease_lost)
+    result["retried"] = await looped(GIVEN["tasks"][0], failures="retry", die=lease_lost)
+    result["advantages"] = masked_advantages()
     nameless = AgentData([], None, None, None, None, {}, "nameless", {})
     answer = await loop._call_tool(blind, nameless.tools_kwargs, nameless)
-    told["nameless"] = {"text": answer[0].text, **nameless.extra_fields}
-    told["scores"] = reward_function(told["per_call"]["extra"])
-    told["examples"] = examples()
-    return told
+    result["nameless"] = {"text": answer[0].text, **nameless.extra_fields}
+    result["scores"] = reward_function(result["per_call"]["extra"])
+    result["examples"] = examples()
+    return result
 
 
 if __name__ == "__main__":
