@@ -59,13 +59,13 @@ async def look(browser: Browser, client: ReplayClient, name: str, url: str) -> t
         page = await visit.context.new_page()
         await page.goto(url, wait_until="commit")
         settled = await settle(page, visit.activity, cap=60)
-        asked = sorted(f"{r.method} {r.url} {r.status} {r.failure}" for r in visit.activity.requests)
+        requests = sorted(f"{r.method} {r.url} {r.status} {r.failure}" for r in visit.activity.requests)
         seen = {
             "axtree": (await axtree(page, Bids())).text.encode(),
             "text": (await page_text(page)).encode(),
             "html": (await page_html(page)).encode(errors="surrogatepass"),
             "screenshot": await screenshot(page),
-            "requests": "\n".join(asked).encode(),
+            "requests": "\n".join(requests).encode(),
         }
         return seen, settled.settled
 

@@ -61,7 +61,7 @@ class Site:
         default_factory=dict
     )  # a session whose ledger is emptied again and again
     until: float = 0.0
-    asked: Counter[str] = field(default_factory=Counter)
+    requests: Counter[str] = field(default_factory=Counter)
     wrong: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
 
@@ -146,7 +146,7 @@ async def control(site: Site, method: str, target: str) -> dict[str, object]:
 
 
 def compare(site: Site, kind: str, got: tuple[int, bytes], wanted: tuple[int, bytes]) -> None:
-    site.asked[kind] += 1
+    site.requests[kind] += 1
     if got != wanted:
         site.wrong[f"{kind}: {got[0]}, {len(got[1])} bytes for {wanted[0]}, {len(wanted[1])}"] += 1
 
@@ -184,7 +184,7 @@ async def episodes(site: Site, draw: random.Random) -> None:
                 compare(site, "post", said, (200, b"added %d" % (count + 1)))
         await control(site, "POST", f"/sessions/{session['id']}/reset")
     await control(site, "DELETE", f"/sessions/{session['id']}")
-    site.asked["session"] += 1
+    site.requests["session"] += 1
 
 
 async def leavers(site: Site, draw: random.Random) -> None:
@@ -196,14 +196,14 @@ async def leavers(site: Site, draw: random.Random) -> None:
     async with dialled(address_of(site.aside["proxy"])) as (reader, writer):
         writer.write(f"GET http://{HOST}/big HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
         await asyncio.wait_for(reader.readexactly(draw.randint(1, 300_000)), 60)
-    site.asked["broken off"] += 1
+    site.requests["broken off"] += 1
 
 
 async def watchers(site: Site, draw: random.Random) -> None:
     """Ask the control API what a monitor asks."""
     for target in ("/health", "/info", "/sessions", "/sessions/default"):
         await control(site, "GET", target)
-    site.asked["watch"] += 1
+    site.requests["watch"] += 1
 
 
 async def again(
@@ -308,7 +308,7 @@ async def run(
         "workers": options.workers,
         "machine": {"processors": os.cpu_count()},
         "load": loaded,
-        "asked": dict(site.asked),
+        "asked": dict(site.requests),
         "wrong": dict(site.wrong),
         "errors": dict(site.errors),
         "left": {"in_flight": session["in_flight"], "connections": session["connections"]},

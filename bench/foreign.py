@@ -64,7 +64,7 @@ class Held:
     headers: list[tuple[str, str]] = field(default_factory=list)
     posted: bytes = b""
     revisit: bool = False
-    asked: bool = False
+    has_request: bool = False
 
 
 # --- what a file holds, read without stillweb ----------------------------------------------------------
@@ -99,7 +99,7 @@ def _held_warc(data: bytes, trouble: list[str]) -> list[Held]:
         trouble.append("oracle: warcio reads no zstd")
         return []
     answers: list[tuple[int, Any, str, Held]] = []
-    asked: dict[str, list[tuple[int, Any]]] = {}
+    requests: dict[str, list[tuple[int, Any]]] = {}
     by_id: dict[str, Any] = {}
     naming: dict[str, Any] = {}
     position = 0
@@ -113,7 +113,7 @@ def _held_warc(data: bytes, trouble: list[str]) -> list[Held]:
             if record.rec_type == "request" and record.http_headers:
                 body = record.content_stream().read()
                 note = (record.http_headers, body, url)
-                asked.setdefault(url, []).append((position, note))
+                requests.setdefault(url, []).append((position, note))
                 by_id[record.rec_headers.get_header("WARC-Record-ID", "")] = note
                 naming[record.rec_headers.get_header("WARC-Concurrent-To") or ""] = note
             elif record.rec_type in ("response", "revisit", "resource"):
@@ -127,7 +127,7 @@ def _held_warc(data: bytes, trouble: list[str]) -> list[Held]:
     for position, fields, url, answer in answers:
         named = by_id.get(fields.get_header("WARC-Concurrent-To") or "-")
         named = named or naming.get(fields.get_header("WARC-Record-ID") or "-")
-        near = [note for at, note in asked.get(url, ()) if abs(at - position) == 1]
+        near = [note for at, note in requests.get(url, ()) if abs(at - position) == 1]
         note = named or (near[0] if near else None)
         if note:
             method = (note[0].protocol or "").split(" ")[0].upper()
@@ -279,14 +279,14 @@ def compare(port: int, answers: list[Held], most: int) -> list[tuple[str, str, s
     of_url: dict[tuple[str, str], list[Held]] = {}
     for each in answers:
         of_url.setdefault((each.method, _wire(each.url)), []).append(each)
-    asked: set[tuple[str, str, bytes]] = set()
+    sent: set[tuple[str, str, bytes]] = set()
     for each in answers:
         method, url = each.method, _wire(each.url)
-        if (key := (method, url, each.posted)) in asked or len(asked) >= most:
+        if (key := (method, url, each.posted)) in sent or len(sent) >= most:
             continue
         if method == "CONNECT" or not url.lower().startswith(("http:", "https:")):
             continue
-        asked.add(key)
+        sent.add(key)
         held = of_url[method, url]
         try:
             longest = max(len(one.body or b"") for one in held)
@@ -309,12 +309,12 @@ def _wire(url: str) -> str:
     )
 
 
-def judge(status: int, body: bytes | None, asked: Held, held: list[Held]) -> str:
+def judge(status: int, body: bytes | None, request: Held, held: list[Held]) -> str:
     """Return what an answer is beside those that the file holds for its method and URL."""
     right = [one for one in held if one.status == status and one.body is not None and one.body == body]
-    if any(one.posted == asked.posted for one in right):
+    if any(one.posted == request.posted for one in right):
         return "same"
-    if asked.method == "HEAD" and any(one.status == status for one in held):
+    if request.method == "HEAD" and any(one.status == status for one in held):
         return "same"
     if any(one.revisit for one in held) and status != 404:
         return "revisit"

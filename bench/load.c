@@ -53,7 +53,7 @@ static struct sockaddr_in targets[8];
 static SSL_CTX *tls;
 static size_t in_size = 65536;
 static float *latencies; static size_t latencies_count, latencies_room;
-static long errors, wrong, reconnects, asked_bytes, answers; static int counting; static char first_error[300];
+static long errors, wrong, reconnects, answer_bytes, answers; static int counting; static char first_error[300];
 
 static double now(void) {
     struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec / 1e9;
@@ -204,7 +204,7 @@ static void answered(struct conn *c, char *body, size_t size, int stays) {
     if (counting) {
         if (latencies_count == latencies_room)
             latencies = realloc(latencies, (latencies_room = latencies_room * 2 + 65536) * sizeof *latencies);
-        latencies[latencies_count++] = now() - c->began; asked_bytes += size;
+        latencies[latencies_count++] = now() - c->began; answer_bytes += size;
     }
     c->next = (c->next + 1) % items_count;
     if (fresh) return up(c);
@@ -315,7 +315,7 @@ int main(int argc, char **argv) {
     printf("{\"requests_per_second\": %.1f, \"requests\": %zu, \"with_warm_up\": %ld, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"max_ms\": %.3f, "
            "\"megabytes_per_second\": %.1f, \"errors\": %ld, \"wrong_bodies\": %ld, \"reconnects\": %ld, \"first_error\": \"",
         n / took, n, answers, n ? latencies[n / 2] * 1e3 : 0, n ? latencies[n - 1 - n / 100] * 1e3 : 0,
-        n ? latencies[n - 1] * 1e3 : 0, asked_bytes / took / 1e6, errors, wrong, reconnects);
+        n ? latencies[n - 1] * 1e3 : 0, answer_bytes / took / 1e6, errors, wrong, reconnects);
     for (char *p = first_error; *p; p++) if (*p >= ' ' && *p != '"' && *p != '\\') putchar(*p);
     puts("\"}");
     return 0;

@@ -43,7 +43,7 @@ NOT_SENT = (OSError, http.client.HTTPException, ValueError)
 
 
 @dataclass(frozen=True)
-class Asked:
+class NearRequest:
     """A request; `what` names its change."""
 
     url: str
@@ -64,12 +64,12 @@ class Asked:
         return (self.method, parts.hostname, port, parts.path or "/", query, body)
 
 
-def recorded(path: Path) -> list[Asked]:
+def recorded(path: Path) -> list[NearRequest]:
     """Return the requests that a file holds."""
     found = held(path, path.read_bytes(), trouble := [])
     sys.stderr.writelines(f"{path.name}: {each}\n" for each in trouble)
     return [
-        Asked(each.url.partition("#")[0], each.method, each.posted, tuple(each.headers))
+        NearRequest(each.url.partition("#")[0], each.method, each.posted, tuple(each.headers))
         for each in found
         if each.url.startswith(("http://", "https://")) and each.method != "CONNECT"
     ]
@@ -78,11 +78,11 @@ def recorded(path: Path) -> list[Asked]:
 # --- requests that resemble one --------------------------------------------------------------------
 
 
-def near(asked: Asked, rng: random.Random) -> Iterator[Asked]:
-    parts = urlsplit(asked.url)
+def near(request: NearRequest, rng: random.Random) -> Iterator[NearRequest]:
+    parts = urlsplit(request.url)
 
-    def at(what: str, **changed: str) -> Asked:
-        return replace(asked, url=urlunsplit(parts._replace(**changed)), what=what)
+    def at(what: str, **changed: str) -> NearRequest:
+        return replace(request, url=urlunsplit(parts._replace(**changed)), what=what)
 
     query = parts.query.split("&") if parts.query else []
     for index, one in enumerate(query[:CHANGES]):
@@ -102,13 +102,13 @@ def near(asked: Asked, rng: random.Random) -> Iterator[Asked]:
     if parts.path != parts.path.lower():
         yield at("path in lower case", path=parts.path.lower())
     yield at("slash", path=parts.path[:-1] or "/x" if parts.path.endswith("/") else parts.path + "/")
-    for method in OTHER_METHODS.get(asked.method, ("GET",)):
-        body = b"" if method == "GET" else asked.body or b"a=1"
-        yield replace(asked, method=method, body=body, what=f"method:{method}")
-    headers = tuple(each for each in asked.headers if each[0].lower() != "authorization")
-    yield replace(asked, headers=(*headers, ("Authorization", "Bearer other")), what="credentials")
-    if asked.method != "GET" and asked.body:
-        yield from _bodies(asked, rng)
+    for method in OTHER_METHODS.get(request.method, ("GET",)):
+        body = b"" if method == "GET" else request.body or b"a=1"
+        yield replace(request, method=method, body=body, what=f"method:{method}")
+    headers = tuple(each for each in request.headers if each[0].lower() != "authorization")
+    yield replace(request, headers=(*headers, ("Authorization", "Bearer other")), what="credentials")
+    if request.method != "GET" and request.body:
+        yield from _bodies(request, rng)
 
 
 def other(text: str) -> str:
@@ -118,14 +118,14 @@ def other(text: str) -> str:
     return text + "x"
 
 
-def _bodies(asked: Asked, rng: random.Random) -> Iterator[Asked]:
+def _bodies(request: NearRequest, rng: random.Random) -> Iterator[NearRequest]:
     try:
-        document = json.loads(asked.body)
+        document = json.loads(request.body)
     except ValueError:
-        parts = asked.body.split(b"&")
+        parts = request.body.split(b"&")
         for index in rng.sample(range(len(parts)), min(CHANGES, len(parts))):
             body = b"&".join([*parts[:index], b"1" + parts[index], *parts[index + 1 :]])
-            yield replace(asked, body=body, what=f"body:{index}")
+            yield replace(request, body=body, what=f"body:{index}")
         return
     paths = [path for path in _leaves(document) if path]
     for path in rng.sample(paths, min(CHANGES, len(paths))):
@@ -135,7 +135,7 @@ def _bodies(asked: Asked, rng: random.Random) -> Iterator[Asked]:
             holder = holder[step]
         old = holder[path[-1]]
         holder[path[-1]] = f"{old}x" if isinstance(old, str) else [old]
-        yield replace(asked, body=json.dumps(changed).encode(), what="json:" + ".".join(map(str, path)))
+        yield replace(request, body=json.dumps(changed).encode(), what="json:" + ".".join(map(str, path)))
 
 
 def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -170,32 +170,34 @@ async def judged(path: Path, most: int) -> dict[str, Any]:
                 entries = (await client.ledger()).entries
     reasons = {(entry.method, entry.url): f"{entry.tier}: {entry.reason}" for entry in entries}
     wrong = []
-    for asked in answered:
-        reason = reasons.get((asked.method, asked.url), "")
+    for request in answered:
+        reason = reasons.get((request.method, request.url), "")
         if "volatile: query:_" in reason:
             outcomes["answered by a rule"] += 1
         else:
-            wrong.append({"change": asked.what, "method": asked.method, "url": asked.url, "reason": reason})
+            wrong.append(
+                {"change": request.what, "method": request.method, "url": request.url, "reason": reason}
+            )
     return {"file": path.name, "recorded": len(every), "outcomes": dict(outcomes), "wrong": wrong}
 
 
 def ask_all(
-    port: int, changed: list[Asked], known: set[tuple[object, ...]]
-) -> tuple[Counter[str], list[Asked]]:
+    port: int, changed: list[NearRequest], known: set[tuple[object, ...]]
+) -> tuple[Counter[str], list[NearRequest]]:
     """Send the requests; return their outcomes, and those that were answered and not recorded."""
     asker = Asker(port)
     outcomes: Counter[str] = Counter()
     answered = []
-    for asked in changed:
+    for request in changed:
         try:
-            status, _ = asker.ask(asked.method, asked.url, list(asked.headers), asked.body)
+            status, _ = asker.ask(request.method, request.url, list(request.headers), request.body)
         except NOT_SENT as error:
             outcomes[f"not sent: {type(error).__name__}"] += 1
             continue
-        if asked.what != "credentials" and asked.key in known:
+        if request.what != "credentials" and request.key in known:
             outcomes["another recorded request"] += 1
         elif status < 400 and status != 204:  # 204: noise, without a lookup
-            answered.append(asked)
+            answered.append(request)
         else:
             outcomes["missed"] += 1
     return outcomes, answered

@@ -259,8 +259,8 @@ def main() -> None:
     if given.side:
         print(json.dumps(one(given.side, int(given.jobs), parse_behaviors(given.behaviors), given.urls)))
         return
-    asked = [each.partition("=") for each in given.pages.split(",")]
-    urls = given.urls or [url for site, _, count in asked for url in pages_of(site, int(count))]
+    specs = [each.partition("=") for each in given.pages.split(",")]
+    urls = given.urls or [url for site, _, count in specs for url in pages_of(site, int(count))]
     result = {
         f"jobs {jobs}": compare(urls, jobs, given.behaviors, given.rounds)
         for jobs in map(int, given.jobs.split(","))

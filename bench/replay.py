@@ -220,18 +220,18 @@ class Client:
         subprocess.run(("cc", "-O2", "-o", program, source, "-lssl", "-lcrypto"), check=True)
         return cls(program, folder, ca.ca_file, options)
 
-    def timed(self, asked: Requested, *more: str) -> dict[str, float]:
+    def timed(self, target: Requested, *more: str) -> dict[str, float]:
         """Ask, and add what an answer cost the server in processor time, which a busy machine blurs less."""
-        before = processor_seconds(asked.pid)
-        said = self.ask(asked, *more)
-        cost = processor_seconds(asked.pid) - before
+        before = processor_seconds(target.pid)
+        said = self.ask(target, *more)
+        cost = processor_seconds(target.pid) - before
         return said | {"cpu_us_per_request": round(cost / (said.get("with_warm_up") or 1) * 1e6, 1)}
 
-    def ask(self, asked: Requested, *more: str, seconds: float | None = None) -> dict[str, float]:
-        scheme = "https" if asked.mode in ("connect", "tls") else "http"
+    def ask(self, target: Requested, *more: str, seconds: float | None = None) -> dict[str, float]:
+        scheme = "https" if target.mode in ("connect", "tls") else "http"
         said = subprocess.run(
             (
-                *(str(self.program), "--mode", asked.mode, "--to", asked.to, "--ca", str(self.ca)),
+                *(str(self.program), "--mode", target.mode, "--to", target.to, "--ca", str(self.ca)),
                 *("--list", str(self.folder / f"{scheme}.list"), "--warm", "0.3"),
                 *("--connections", str(self.options.connections), "--fields", self.options.fields),
                 *("--seconds", str(seconds or self.options.seconds), *more),
@@ -262,8 +262,8 @@ def scenario(client: Client, servers: dict[str, Requested], *more: str) -> dict[
     """Ask the servers in turns; return medians of each and native's ratios to the others."""
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
     for _ in range(client.options.rounds):
-        for name, asked in servers.items():
-            rounds[name].append(client.timed(asked, *more))
+        for name, target in servers.items():
+            rounds[name].append(client.timed(target, *more))
     result: dict[str, object] = {}
     for name, each in rounds.items():
         figures = {
@@ -284,12 +284,12 @@ def scenario(client: Client, servers: dict[str, Requested], *more: str) -> dict[
     return result
 
 
-def measured(client: Client, asked: dict[str, dict[str, Requested]]) -> dict[str, object]:
-    for servers in asked.values():
+def measured(client: Client, servers_by_part: dict[str, dict[str, Requested]]) -> dict[str, object]:
+    for servers in servers_by_part.values():
         for each in servers.values():
             client.ask(each, seconds=0.5)
-    result: dict[str, object] = {name: scenario(client, servers) for name, servers in asked.items()}
-    result["tls_fresh"] = scenario(client, asked["tls"], "--fresh")
+    result: dict[str, object] = {name: scenario(client, servers) for name, servers in servers_by_part.items()}
+    result["tls_fresh"] = scenario(client, servers_by_part["tls"], "--fresh")
     return result
 
 
@@ -314,16 +314,16 @@ def two_workers(client: Client, folder: Path, variables: dict[str, str]) -> dict
     if "--workers" not in help_text.stdout:
         return {"missing": "stillweb replay serve has no --workers"}
     with ExitStack() as stack:
-        asked: dict[str, dict[str, Requested]] = {"http": {}, "tls": {}}
+        servers_by_part: dict[str, dict[str, Requested]] = {"http": {}, "tls": {}}
         for count in (1, 2):
             control, _, pid = stack.enter_context(
                 replaying(folder, "native", "--workers", str(count), **variables)
             )
             # Each session belongs to one worker; they are dealt out in turn.
             to = ",".join(open_session(control) for _ in range(2))
-            asked["http"][f"workers_{count}"] = Requested("direct", to, pid)
-            asked["tls"][f"workers_{count}"] = Requested("tls", to, pid)
-        return {name: scenario(client, servers) for name, servers in asked.items()}
+            servers_by_part["http"][f"workers_{count}"] = Requested("direct", to, pid)
+            servers_by_part["tls"][f"workers_{count}"] = Requested("tls", to, pid)
+        return {name: scenario(client, servers) for name, servers in servers_by_part.items()}
 
 
 def bench(options: argparse.Namespace, folder: Path) -> dict[str, object]:
@@ -339,22 +339,22 @@ def bench(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         "memo": not options.no_memo,
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "arch": platform.machine()},
     }
-    asked: dict[str, dict[str, Requested]] = {"http": {}, "tls": {}}
+    servers_by_part: dict[str, dict[str, Requested]] = {"http": {}, "tls": {}}
     with ExitStack() as stack:
         control, proxy, pid = stack.enter_context(replaying(folder, "native", **variables))
         to = open_session(control)
-        asked["http"] |= {
+        servers_by_part["http"] |= {
             "native": Requested("proxy", proxy, pid),
             "native_direct": Requested("direct", to, pid),
         }
-        asked["tls"] |= {
+        servers_by_part["tls"] |= {
             "native": Requested("connect", proxy, pid),
             "native_direct": Requested("tls", to, pid),
         }
         if shutil.which("nginx"):
             plain, tls, pid = stack.enter_context(nginx(folder, ca))
-            asked["http"]["nginx"] = Requested("direct", plain, pid)
-            asked["tls"]["nginx"] = Requested("tls", tls, pid)
+            servers_by_part["http"]["nginx"] = Requested("direct", plain, pid)
+            servers_by_part["tls"]["nginx"] = Requested("tls", tls, pid)
         else:
             result["nginx"] = {"missing": "nginx is not on the PATH"}
         try:
@@ -362,11 +362,11 @@ def bench(options: argparse.Namespace, folder: Path) -> dict[str, object]:
             if options.pywb != "none":
                 find_pywb()
                 _, proxy, pid = stack.enter_context(replaying(folder, "pywb", **kind))
-                asked["http"]["pywb"] = Requested("proxy", proxy, pid)
-                asked["tls"]["pywb"] = Requested("connect", proxy, pid)
+                servers_by_part["http"]["pywb"] = Requested("proxy", proxy, pid)
+                servers_by_part["tls"]["pywb"] = Requested("connect", proxy, pid)
         except ProgramNotFound as error:
             result["pywb"] = {"missing": f"{error} ({error.hint})"}
-        result |= measured(client, asked)
+        result |= measured(client, servers_by_part)
     result["floors"] = floors(result)
     if options.workers:
         result["two_workers"] = two_workers(client, folder, variables)

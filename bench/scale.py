@@ -334,17 +334,17 @@ def request_many(proxy: Any, numbers: list[int], body_bytes: int) -> None:
     ):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for count, number in enumerate(numbers):
-            asked = Requested.of(number)
-            head = asked.head().split(b" ", 2)
-            connection.sendall(b" ".join((head[0], asked.url.encode(), head[2])) + asked.body)
+            request = Requested.of(number)
+            head = request.head().split(b" ", 2)
+            connection.sendall(b" ".join((head[0], request.url.encode(), head[2])) + request.body)
             status = answers.readline()
-            assert b" 200 " in status, (asked, status)
+            assert b" 200 " in status, (request, status)
             length = 0
             while (line := answers.readline()) != b"\r\n":
                 if line.lower().startswith(b"content-length:"):
                     length = int(line.partition(b":")[2])
             body = answers.read(length)
-            assert count % 100 or body == body_of(number, body_bytes), asked
+            assert count % 100 or body == body_of(number, body_bytes), request
 
 
 def beyond_packs(pid: int, home: Path) -> dict[str, float]:

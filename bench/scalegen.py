@@ -94,16 +94,16 @@ def make_collection(root: Path, captures: int, body_bytes: int) -> Collection:
 
 
 def _records(number: int, body_bytes: int) -> Iterator[bytes]:
-    asked, body = Requested.of(number), body_of(number, body_bytes)
+    request, body = Requested.of(number), body_of(number, body_bytes)
     at = number // 40
     date = f"2026-01-{1 + at // 86400:02}T{at // 3600 % 24:02}:{at // 60 % 60:02}:{at % 60:02}Z"
     head = _HEAD.format(mime=_MIMES[number % 5], length=len(body), number=number).encode()
     ids = [f"<urn:uuid:00000000-0000-4000-{kind:04x}-{number:012x}>" for kind in (0x8000, 0x8001)]
-    for kind, block, payload in (("request", asked.head(), asked.body), ("response", head, body)):
+    for kind, block, payload in (("request", request.head(), request.body), ("response", head, body)):
         concurrent = "" if kind == "request" else f"WARC-Concurrent-To: {ids[0]}\r\n"
         fields = (
             f"WARC/1.1\r\nWARC-Type: {kind}\r\nWARC-Record-ID: {ids[kind == 'response']}\r\n"
-            f"WARC-Target-URI: {asked.url}\r\nWARC-Date: {date}\r\n{concurrent}"
+            f"WARC-Target-URI: {request.url}\r\nWARC-Date: {date}\r\n{concurrent}"
             f"WARC-Payload-Digest: sha256:{sha256(payload).hexdigest()}\r\n"
             f"Content-Type: application/http; msgtype={kind}\r\n"
             f"Content-Length: {len(block) + len(payload)}\r\n\r\n"

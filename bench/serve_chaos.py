@@ -72,8 +72,8 @@ async def ask(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dic
 
 async def episode(client: httpx.AsyncClient, task: Task, owner: str) -> float | None:
     name, way, _ = task.id.split("/")
-    asked = {"task": task_to_dict(task), "owner": owner, "ttl": TTL, "wait": 60}
-    lease = await ask(client, "/v1/leases", asked)
+    request = {"task": task_to_dict(task), "owner": owner, "ttl": TTL, "wait": 60}
+    lease = await ask(client, "/v1/leases", request)
     seen, reward = lease["reset"]["observation"], None
     for number, (action, element) in enumerate(getattr(KINDS[name], way)):
         if element:

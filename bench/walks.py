@@ -224,8 +224,8 @@ class Walker:
         except InfraError as error:
             run.error = f"step {len(run.steps)}, {json.dumps(action)}: {type(error).__name__}: {error}"
             return None
-        kept = await self._keep(run, observation, info, begun)
-        return None if terminated or truncated else kept
+        observed = await self._keep(run, observation, info, begun)
+        return None if terminated or truncated else observed
 
     async def _keep(
         self, run: Run, observation: Observation, info: Mapping[str, Any], begun: float
@@ -233,14 +233,14 @@ class Walker:
         seconds = time.perf_counter() - begun
         ledger = await self._client.ledger(info["session"], after=self._requests)
         self._requests = max([self._requests, *(entry.seq for entry in ledger.entries)])
-        asked = [f"{e.method} {e.url} {e.status} {e.tier} {e.resource} {e.bytes}" for e in ledger.entries]
+        requests = [f"{e.method} {e.url} {e.status} {e.tier} {e.resource} {e.bytes}" for e in ledger.entries]
         settle = info["settle"] and {key: info["settle"][key] for key in ("settled", "reason", "virtual_ms")}
         parts = {kind: observation.body(kind) or b"" for kind in observation.digests}
         parts["address"] = repr((observation.url, observation.title, observation.tabs)).encode()
         parts["action"] = repr((info["action"], observation.last_action_error)).encode()
         parts["events"] = json.dumps([info["dialogs"], info["choosers"], info["downloads"]]).encode()
         parts["settle"] = json.dumps(settle).encode()
-        parts["requests"] = "\n".join(asked).encode()
+        parts["requests"] = "\n".join(requests).encode()
         run.steps.append(Step(parts, tuple(info["determinism"]["flags"]), seconds))
         return observation
 

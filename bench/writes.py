@@ -146,9 +146,9 @@ class Visitor:
     async def fetch(self, url: str, body: bytes | None = None, kind: str = "", referer: str = "") -> Answer:
         """Request a URL."""
         host = urlsplit(url).netloc
-        kept = "; ".join(f"{name}={value}" for (on, name), value in self.cookies.items() if on == host)
+        cookies = "; ".join(f"{name}={value}" for (on, name), value in self.cookies.items() if on == host)
         fields = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
-        fields |= {"Referer": referer, "Cookie": kept, "Content-Type": kind}
+        fields |= {"Referer": referer, "Cookie": cookies, "Content-Type": kind}
         given = [each for name, value in fields.items() if value for each in ("-H", f"{name}: {value}")]
         posted = ["--data-binary", "@-"] if body is not None else []
         command = ["curl", "-sS", "-i", "--http1.1", "--suppress-connect-headers", "--max-time", "60"]

@@ -37,7 +37,7 @@ def measured(backend: Running) -> tuple[dict[str, Any], dict[str, str]]:
         "right": counts["right"],
         "missed": counts["miss"],
         "right_but_missed": sum(case.must and verdict == "miss" for case, verdict in found.items()),
-        "recorded_asked": sum(asked for asked, _ in again),
+        "recorded_asked": sum(requests for requests, _ in again),
         "recorded_not_exact": sum(len(wrong) for _, wrong in again),
     }
     return totals, {case.name: verdict for case, verdict in found.items()}

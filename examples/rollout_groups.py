@@ -30,8 +30,8 @@ def agent(task: Task) -> Any:
 
 
 def show(what: str, rewards: Sequence[float | None]) -> None:
-    told = " ".join("-" if reward is None else f"{reward:g}" for reward in rewards)
-    print(f"{what}: rewards {told}; advantages {' '.join(f'{each:+.2f}' for each in advantages(rewards))}")
+    listed = " ".join("-" if reward is None else f"{reward:g}" for reward in rewards)
+    print(f"{what}: rewards {listed}; advantages {' '.join(f'{each:+.2f}' for each in advantages(rewards))}")
 
 
 async def of_tasks(proxy: str, tasks: Sequence[Task], n: int) -> None:

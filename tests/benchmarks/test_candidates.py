@@ -178,15 +178,15 @@ def test_a_heading_that_is_cut_off_names_no_section():
 
 
 @pytest.mark.parametrize(
-    ("values", "asked"), [(("3", "0", "0"), {"Lamp"}), (("0", "0"), set()), (("3", "0"), {"Lamp", "Door"})]
+    ("values", "expected"), [(("3", "0", "0"), {"Lamp"}), (("0", "0"), set()), (("3", "0"), {"Lamp", "Door"})]
 )
-def test_the_value_that_most_subjects_have_is_not_asked_for(values, asked):
+def test_no_question_has_the_value_that_most_subjects_have(values, expected):
     rows = zip(("Lamp", "Door", "Gate"), values, strict=False)
     rows = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in rows)
     table = f"<table><tr><th>Item</th><th>Reviews</th></tr>{rows}</table>"
     page = read_page("https://s.test/a", f"<body><h1>Stock list</h1>{table}</body>")
     found = report_values(SiteFacts(SiteMap({page.url: page}), 7))
-    assert {each.slots[0] for each in found} == asked
+    assert {each.slots[0] for each in found} == expected
 
 
 def test_a_row_of_totals_is_no_row_to_compare():
@@ -210,7 +210,7 @@ def test_a_form_for_reviews_gets_titles_of_reviews():
         assert not re.search(r"“(Question|Request|Order)”", candidate.goal)
 
 
-def test_a_link_beside_every_name_is_not_asked_for_of_an_invented_page():
+def test_no_question_is_about_a_link_beside_every_name_of_an_invented_page():
     def page(name: str) -> SitePage:
         rows = "<tr><th>Groups</th><td>Add</td></tr><tr><th>Users</th><td>Add</td></tr>"
         return read_page(f"https://s.test/{name[:3]}", f"<body><h1>{name}</h1><table>{rows}</table></body>")
@@ -219,7 +219,7 @@ def test_a_link_beside_every_name_is_not_asked_for_of_an_invented_page():
     assert not list(impossible(SiteFacts(SiteMap({each.url: each for each in pages}), 7)))
 
 
-def test_a_column_of_buttons_is_not_asked_for():
+def test_no_question_is_about_a_column_of_buttons():
     rows = "".join(f"<tr><td>{name}</td><td>Edit</td></tr>" for name in ("Anna", "Beat"))
     table = f"<table><tr><th>Name</th><th>Actions</th></tr>{rows}</table>"
     page = read_page("https://s.test/a", f"<body><h1>Staff list</h1>{table}</body>")
@@ -500,7 +500,7 @@ def test_a_title_that_another_page_has_too_is_no_description():
     assert goals == ["Open the page “Lamps”."]
 
 
-def test_people_are_asked_for_by_who_and_terms_are_no_properties():
+def test_questions_about_people_begin_with_who_and_terms_are_no_properties():
     pairs = {"Author": ("Ann Hill", "Bob Lake"), "Generators": ("A long text about generators. " * 9,) * 2}
     pages = {}
     for number, name in enumerate(("Oak guide", "Tin guide")):
@@ -508,8 +508,8 @@ def test_people_are_asked_for_by_who_and_terms_are_no_properties():
         page = read_page(f"https://w.test/{number}", f"<body><h1>{name}</h1><dl>{rows}</dl></body>")
         pages[page.url] = page
     facts = SiteFacts(SiteMap(pages), 7)
-    asked = sorted(candidate.goal for candidate in report_values(facts))
-    assert asked == [
+    goals = sorted(candidate.goal for candidate in report_values(facts))
+    assert goals == [
         f"Who is the author of “{name}”? Answer “N/A” if the site does not say."
         for name in ("Oak guide", "Tin guide")
     ]

@@ -67,7 +67,7 @@ def task(goal: str, answer: str = "£12.50") -> Task:
     return Task(goal, goal, "https://a.test/", "a", AnswerEvaluator(exact=answer), origin=origin)
 
 
-async def test_paraphrases_are_kept_if_names_and_values_survive(endpoint, monkeypatch):
+async def test_paraphrases_with_all_names_and_values_are_accepted(endpoint, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "k1")
     _Endpoint.failures = 1  # the request is repeated
     instruction = " Answer with its name."

@@ -110,12 +110,12 @@ async def test_an_evicted_episode_is_played_again(monkeypatch):
     env = FakeEnv()
     prove = prover(env).prove
     scroll = {"action": "scroll", "dy": 300}
-    asked = plan(AnswerEvaluator(exact="£7"), answer="£7")
+    candidate = plan(AnswerEvaluator(exact="£7"), answer="£7")
     other = plan(AnswerEvaluator(exact="£7"), answer="£7", oracle=(CLICK, scroll))
-    assert (await prove(asked)).failed == (await prove(asked)).failed == ""
+    assert (await prove(candidate)).failed == (await prove(candidate)).failed == ""
     assert len(env.episodes) == 3
     await prove(other)
-    assert (await prove(asked)).failed == ""
+    assert (await prove(candidate)).failed == ""
     assert len(env.episodes) == 3 + 3 + 3
 
 

@@ -91,6 +91,6 @@ def rig(module_rig: Rig) -> Rig:
     """The module's browser, with a site that is empty again."""
     module_rig.site.pages.clear()
     module_rig.site.delays.clear()
-    module_rig.site.asked.clear()
+    module_rig.site.requests.clear()
     module_rig.site.headers = ""
     return module_rig

@@ -26,12 +26,12 @@ class Site:
     delays: dict[str, float | Callable[[], float]] = field(default_factory=dict)
     withheld: dict[str, asyncio.Event] = field(default_factory=dict)
     slow: dict[str, float] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     url: str = ""
     headers: str = ""
 
     async def answer(self, url: str) -> bytes:
-        self.asked.append(url)
+        self.requests.append(url)
         parts = urlsplit(url)
         bare = f"{parts.scheme}://{parts.netloc}{parts.path}"
         if delay := self.delays.get(bare):

@@ -23,9 +23,9 @@ async def test_lines_are_browsergyms(rig):
         text = flatten(tree.nodes)
         assert text == golden("axtree.txt", text)
         options = AxOptions(True, True, True, True)
-        told = flatten(tree.nodes, options, await seen(visit))
-        assert told == golden("axtree-options.txt", told)
-        assert "\t\t[a7] textbox 'Coupon' value='SPRING', box=\"" in told
+        tree_text = flatten(tree.nodes, options, await seen(visit))
+        assert tree_text == golden("axtree-options.txt", tree_text)
+        assert "\t\t[a7] textbox 'Coupon' value='SPRING', box=\"" in tree_text
         assert "unseen" not in text
 
 
@@ -49,13 +49,13 @@ async def test_the_viewports_tree_is_part_of_the_whole_one(rig, level, down):
         await visit.page.evaluate(f"scrollTo(0, {down})")
         part = await axtree(visit.page, visit.bids, viewport=True)
         whole = await axtree(visit.page, visit.bids)
-        told = {(node.bid, node.role, node.name, node.value, node.properties) for node in whole.nodes}
+        nodes = {(node.bid, node.role, node.name, node.value, node.properties) for node in whole.nodes}
         merged = " ".join(node.name for node in whole.nodes if node.role == "StaticText")
         for node in part.nodes:
             if node.role == "StaticText":  # what is cut off may have been joined to it
                 assert node.name in merged
             else:
-                assert (node.bid, node.role, node.name, node.value, node.properties) in told
+                assert (node.bid, node.role, node.name, node.value, node.properties) in nodes
         seen_bids = {
             item.bid
             for item in (await survey(visit.page, visit.bids, viewport=True)).acting()
@@ -69,14 +69,14 @@ async def test_the_viewports_tree_is_part_of_the_whole_one(rig, level, down):
 async def test_the_viewports_tree_costs_by_what_is_in_it(rig):
     async with rig.visit() as visit:
         await show(visit, PAGE + "<p>text <a href=/x>link</a>" * 3000)
-        asked = []
+        methods = []
         from stillweb.browser.cdp.session import PageProbe
 
         probe = await PageProbe.of(visit.page)
         send = probe.send
 
         async def counting(method, **params):
-            asked.append(method)
+            methods.append(method)
             return await send(method, **params)
 
         probe.send = counting
@@ -85,7 +85,7 @@ async def test_the_viewports_tree_costs_by_what_is_in_it(rig):
         finally:
             del probe.send
         assert len(part.nodes) < 100
-        assert len(asked) < 200
+        assert len(methods) < 200
 
 
 async def test_a_large_page_is_read_in_time_that_grows_with_it_and_no_faster(rig):

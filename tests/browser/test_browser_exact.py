@@ -262,7 +262,7 @@ async def test_a_shared_worker_that_began_before_it_was_heard_holds_nothing_up(r
     async with rig.visit(Level.EXACT) as visit:
         going = asyncio.ensure_future(visit.goto())
         began = "http://site.test/began"
-        assert await poll(lambda: began in rig.site.asked, timeout=30)  # others let it
+        assert await poll(lambda: began in rig.site.requests, timeout=30)  # others let it
         for answer, send in withheld:
             send().add_done_callback(lambda sent, answer=answer: answer.set_result(sent.result()))
         monkeypatch.undo()
@@ -438,12 +438,12 @@ async def traced(root, action, visit):
     root.on("Tracing.tracingComplete", lambda event: ended.done() or ended.set_result(event["stream"]))
     await root.send("Tracing.end")
     stream = await ended
-    told = ""
+    trace = ""
     while True:
         read = await root.send("IO.read", {"handle": stream})
-        told += read["data"]
+        trace += read["data"]
         if read["eof"]:
-            return json.loads(told)["traceEvents"]
+            return json.loads(trace)["traceEvents"]
 
 
 def has_new_widget(events, url):
@@ -603,9 +603,9 @@ async def test_dialogs_do_not_hold_up_the_others(rig):
             await visit.goto()
             return await visit.page.evaluate("log.textContent")
 
-    told = await asyncio.gather(*(one() for _ in range(4)))
-    assert len(set(told)) == 1, json.dumps(told)
-    assert "after" in told[0]
+    texts = await asyncio.gather(*(one() for _ in range(4)))
+    assert len(set(texts)) == 1, json.dumps(texts)
+    assert "after" in texts[0]
 
 
 async def test_a_page_that_asks_without_end_stops_at_the_same_request(rig, monkeypatch):

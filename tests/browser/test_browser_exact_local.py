@@ -190,12 +190,12 @@ async def test_documents_of_speculation_rules_are_flagged_and_not_listed(rig):
     rules = (
         '<script type=speculationrules>{"prefetch": [{"urls": ["/two"], "eagerness": "immediate"}]}</script>'
     )
-    asked = asyncio.Event()
-    rig.site.pages[f"{HOME}two"] = lambda _: asked.set() or ("text/html", b"two")
+    requested = asyncio.Event()
+    rig.site.pages[f"{HOME}two"] = lambda _: requested.set() or ("text/html", b"two")
     async with rig.visit(Level.EXACT) as visit:
         rig.site.pages[HOME] = f"<!doctype html>{rules}<link rel=prefetch href=/three>one"
         await visit.goto(HOME)
-        await asyncio.wait_for(asked.wait(), 30)
+        await asyncio.wait_for(requested.wait(), 30)
         assert sorted(request.url for request in visit.activity.requests) == [HOME, f"{HOME}three"]
         assert state_of(visit.context).exact.flags == [
             "a document was prefetched by speculation rules, which nothing holds"
@@ -412,5 +412,5 @@ async def test_reports_of_a_policy_have_their_place_among_the_pictures(rig):
         _, flags = await shown(rig, "<link rel=stylesheet href=style.css><img src=picture>")
     finally:
         rig.site.headers = ""
-    assert [url.removeprefix(HOME) for url in rig.site.asked[-3:]] == ["", "picture", "report"]
+    assert [url.removeprefix(HOME) for url in rig.site.requests[-3:]] == ["", "picture", "report"]
     assert flags == []

@@ -102,9 +102,9 @@ async def walk(rig):
             await step()
             settled = await settle(visit.page, visit.activity)
             tree = hashlib.sha256((await axtree(visit.page, visit.bids)).text.encode()).hexdigest()
-            asked = tuple(request.url for request in visit.activity.requests)
+            requests = tuple(request.url for request in visit.activity.requests)
             visit.activity.clear()
-            seen.append((settled.settled, settled.virtual_ms, tree, asked))
+            seen.append((settled.settled, settled.virtual_ms, tree, requests))
         return tuple(seen), tuple(state_of(visit.context).exact.flags)
 
 
@@ -115,9 +115,9 @@ async def test_coming_back_to_a_page_of_many_scripts_is_exact(rig):
     seen, flags = came[0]
     assert flags == ()
     assert all(settled for settled, *_ in seen)
-    assert len({len(asked) for *_, asked in seen}) == 1
+    assert len({len(requests) for *_, requests in seen}) == 1
     # Nothing is answered by a cache, whose answers are not held and come when they are ready.
-    counts = Counter(url.partition("/m/")[2] for url in rig.site.asked if "/m/" in url)
+    counts = Counter(url.partition("/m/")[2] for url in rig.site.requests if "/m/" in url)
     assert {name: count for name, count in counts.items() if name != "main.js"} == dict.fromkeys(
         (f"{name}.js" for name in MODULES if name != "main"), len(came) * len(seen)
     )

@@ -43,7 +43,7 @@ async def walk(rig, url):
             settled = await settle(visit.page, visit.activity)
             tree = (await axtree(visit.page, visit.bids)).text
             seen = (tree + await page_html(visit.page)).encode() + await screenshot(visit.page)
-            asked = tuple(f"{request.url} {request.status}" for request in visit.activity.requests)
+            requests = tuple(f"{request.url} {request.status}" for request in visit.activity.requests)
             visit.activity.clear()
             flags = tuple(state_of(visit.context).exact.take_flags())
             text = await page_text(visit.page)
@@ -52,7 +52,7 @@ async def walk(rig, url):
                     name,
                     text,
                     hashlib.sha256(seen).hexdigest(),
-                    asked,
+                    requests,
                     settled.virtual_ms,
                     settled.settled,
                     flags,

@@ -77,7 +77,7 @@ async def test_workers_begin_in_the_order_of_their_names():
     assert began == ["0", "1", "2"]
 
 
-async def test_a_worker_that_ran_before_it_was_pinned_is_flagged_and_goes_on():
+async def test_a_worker_that_ran_before_it_was_pinned_is_flagged_and_continues():
     rig = Rig()
     session = Session(0)
     rig.workers.pin(session, session.target, False)

@@ -26,7 +26,7 @@ async def test_network_and_clock_hold_on_full_chromium():
     async with serving() as site, launch(spki=[], executable=Path(CHROMIUM)) as browser:
         site.pages["http://site.test/"] = PAGE
 
-        async def told(level):
+        async def text_at(level):
             pinning = Pinning(level, 7, START)
             context = await open_context(browser, proxy=site.url, profile=Profile(), pinning=pinning)
             activity = Activity(context)
@@ -39,9 +39,9 @@ async def test_network_and_clock_hold_on_full_chromium():
             assert settled.settled, settled.reason
             return text
 
-        clock = [await told(Level.CLOCK) for _ in range(2)]
-        network = [await told(Level.NETWORK) for _ in range(2)]
-        live = [await told(Level.LIVE) for _ in range(2)]
+        clock = [await text_at(Level.CLOCK) for _ in range(2)]
+        network = [await text_at(Level.NETWORK) for _ in range(2)]
+        live = [await text_at(Level.LIVE) for _ in range(2)]
     assert clock[0] == clock[1]
     assert clock[0].split()[1] == str(int(START.timestamp() * 1000) + 200)
     assert network[0].split()[0] == network[1].split()[0]

@@ -20,9 +20,9 @@ def bare(monkeypatch, tmp_path):
     return tmp_path
 
 
-def program(path, told="Chromium 1.2.3.4"):
+def program(path, version="Chromium 1.2.3.4"):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\necho '{told}'\n")
+    path.write_text(f"#!/bin/sh\necho '{version}'\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
 

@@ -204,9 +204,9 @@ async def test_timers_run_in_order_of_time_and_then_of_making(rig):
       requestIdleCallback((d) => say("idle" + Math.round(d.timeRemaining())));
       setTimeout("say('string')", 90);
     </script>"""
-    told = await text_of(rig, html)
-    assert told == "idle50 a10 b10 f16 i20 c30 task micro i40 i60 stop string"
-    assert told == await text_of(rig, html)
+    text = await text_of(rig, html)
+    assert text == "idle50 a10 b10 f16 i20 c30 task micro i40 i60 stop string"
+    assert text == await text_of(rig, html)
 
 
 async def test_busy_loops_on_a_paused_clock_end(rig):
@@ -218,7 +218,7 @@ async def test_busy_loops_on_a_paused_clock_end(rig):
     assert await text_of(rig, html) == "over"
 
 
-async def test_time_goes_on_over_navigations_and_into_frames(rig):
+async def test_time_continues_over_navigations_and_into_frames(rig):
     rig.site.pages["http://site.test/frame"] = "<script>document.write(new Date().toISOString())</script>"
     async with rig.visit() as visit:
         first = await visit.show("<p>one")
@@ -259,8 +259,8 @@ async def test_animations_and_transitions_end_at_once_and_say_so(rig):
       setTimeout(() => { b.style.left = "99px"; }, 100);
       b.animate([{ opacity: 0 }, { opacity: 1 }], 9000).finished.then(() => o.append("finished "));
     </script>"""
-    told = await text_of(rig, html)
-    assert sorted(told.split("\n")[-1].split()) == ["99px", "animationend", "finished", "transitionend"]
+    text = await text_of(rig, html)
+    assert sorted(text.split("\n")[-1].split()) == ["99px", "animationend", "finished", "transitionend"]
 
 
 async def test_a_popup_keeps_its_window_for_the_next_document_and_is_styled_all_the_same(rig):

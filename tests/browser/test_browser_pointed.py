@@ -55,8 +55,8 @@ async def test_what_listens_is_listed_and_what_it_is_in_is_not(rig, level):
         seen = await survey(visit.page, visit.bids)
         assert words(seen) == LISTED.replace("\n", "|").split("|")
         acting = await survey(visit.page, visit.bids, only="acting")
-        told = [(item.bid, item.role, item.name, item.box, item.covered) for item in seen.acting()]
-        assert [(i.bid, i.role, i.name, i.box, i.covered) for i in acting.acting()] == told
+        items = [(item.bid, item.role, item.name, item.box, item.covered) for item in seen.acting()]
+        assert [(i.bid, i.role, i.name, i.box, i.covered) for i in acting.acting()] == items
         assert await visit.page.evaluate("document.documentElement.outerHTML") == before
 
 

@@ -37,10 +37,10 @@ async def test_a_chain_of_timers_and_fetches_is_followed_to_its_end(rig, level):
     async with rig.visit(level) as visit:
         settled = await visit.show(CHAIN)
         assert settled.settled, settled.reason
-        told = await page_text(visit.page)
-    assert [step.split("@")[0] for step in told.split()] == ["0", "1", "2", "3", "4"]
+        text = await page_text(visit.page)
+    assert [step.split("@")[0] for step in text.split()] == ["0", "1", "2", "3", "4"]
     if level.keeps_clock:
-        assert told == "0 1@200 2@400 3@600 4@800"
+        assert text == "0 1@200 2@400 3@600 4@800"
         assert settled.virtual_ms == 1300
     else:
         assert settled.virtual_ms == 0
@@ -123,10 +123,10 @@ async def test_activity_reports_what_became_of_each_request(rig):
         await visit.show(
             "<script>fetch('/ok'); fetch('/gone').then((r) => r.text()); new Image().src = 'data:image/gif,x';</script>"
         )
-        told = {r.url.removeprefix("http://site.test"): r for r in visit.activity.requests}
-        assert {url: r.status for url, r in told.items()} == {"/": 200, "/ok": 200, "/gone": 404}
-        assert told["/"].resource_type == "document"
-        assert [(r.url, r.failure) for r in told.values() if r.failure or not r.ended] == []
+        requests = {r.url.removeprefix("http://site.test"): r for r in visit.activity.requests}
+        assert {url: r.status for url, r in requests.items()} == {"/": 200, "/ok": 200, "/gone": 404}
+        assert requests["/"].resource_type == "document"
+        assert [(r.url, r.failure) for r in requests.values() if r.failure or not r.ended] == []
         visit.activity.clear()
         assert visit.activity.requests == []
 
@@ -137,7 +137,7 @@ async def test_the_http_cache_answers_the_second_time(rig):
     async with rig.visit() as visit:
         await visit.show("<script src=/lasting.js></script>")
         await visit.goto()
-        assert rig.site.asked.count("http://site.test/lasting.js") == 1
+        assert rig.site.requests.count("http://site.test/lasting.js") == 1
         assert [r.status for r in visit.activity.requests if r.url.endswith(".js")] == [200, 200]
 
 
@@ -166,7 +166,7 @@ async def test_the_browser_asks_for_nothing_but_what_the_page_asks_for(rig):
           <script type=speculationrules>{"prefetch":[{"source":"list","urls":["/later"]}]}</script>""")
         await visit.page.mouse.wheel(0, 100)
         await settle(visit.page, visit.activity)
-        assert [url for url in rig.site.asked if "favicon" not in url] == ["http://site.test/"]
+        assert [url for url in rig.site.requests if "favicon" not in url] == ["http://site.test/"]
 
 
 async def test_a_proxy_with_credentials_is_refused(rig):

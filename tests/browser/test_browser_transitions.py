@@ -69,13 +69,13 @@ async def test_transitions_end_in_their_order_with_the_times_that_the_page_gave_
     async with rig.visit() as visit:
         settled = await visit.show(MANY)
         assert settled.settled
-        told = (await visit.page.locator("#o").inner_text()).split("\n")
+        lines = (await visit.page.locator("#o").inner_text()).split("\n")
     for name, about in (("a", "left 5"), ("p", "opacity 3"), ("s", "left 5")):
-        kinds = [line.split()[1] for line in told if line.startswith(name + " ")]
+        kinds = [line.split()[1] for line in lines if line.startswith(name + " ")]
         assert kinds == ["transitionrun", "transitionstart", "transitionend"]
-        (end,) = [line for line in told if line.startswith(f"{name} transitionend")]
+        (end,) = [line for line in lines if line.startswith(f"{name} transitionend")]
         assert end == f"{name} transitionend {about} true"
-    assert "at 50px" in told
+    assert "at 50px" in lines
 
 
 @pytest.mark.parametrize("meanwhile", ["", "await drawn()"])

@@ -293,8 +293,8 @@ def test_openssl_verifies_the_chain(ca, tmp_path):
     (tmp_path / "leaf.pem").write_bytes(ca.leaf_pem("shop.example"))
     options = ["-x509_strict", "-purpose", "sslserver", "-verify_hostname", "shop.example"]
     command = ["openssl", "verify", *options, "-CAfile", str(ca.ca_file), str(tmp_path / "leaf.pem")]
-    told = subprocess.run(command, capture_output=True, text=True)
-    assert told.stdout.strip().endswith("OK"), told.stderr
+    verified = subprocess.run(command, capture_output=True, text=True)
+    assert verified.stdout.strip().endswith("OK"), verified.stderr
 
 
 def test_the_peers_files_hold_the_same_ca(ca):

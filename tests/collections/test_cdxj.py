@@ -25,7 +25,7 @@ words = st.from_regex(r"[^\s]{1,30}", fullmatch=True).filter(lambda word: "\x85"
 
 @st.composite
 def captures(draw):
-    asked = draw(st.booleans())
+    has_request = draw(st.booleans())
     return Capture(
         urlkey=draw(st.from_regex(r"[\x22-\x7e][\x21-\x7e]{0,39}", fullmatch=True)),  # "!" begins a header
         timestamp=draw(st.from_regex(r"[0-9]{14}", fullmatch=True)),
@@ -38,8 +38,8 @@ def captures(draw):
         source=draw(text),
         offset=draw(st.integers(0, 2**40)),
         length=draw(st.integers(0, 2**40)),
-        request_offset=draw(st.integers(0, 2**40)) if asked else -1,
-        request_length=draw(st.integers(1, 2**40)) if asked else 0,
+        request_offset=draw(st.integers(0, 2**40)) if has_request else -1,
+        request_length=draw(st.integers(1, 2**40)) if has_request else 0,
     )
 
 

@@ -70,9 +70,9 @@ def _har(*entries: dict[str, object], **log: object) -> bytes:
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_line_ends_behind_a_request_are_no_body(tmp_path: Path, end: bytes, method: str) -> None:
     given = tmp_path / "node-warc.warc"
-    asked = f"{method} / HTTP/1.1\r\nHost: a.example\r\n\r\n".encode() + end
+    request = f"{method} / HTTP/1.1\r\nHost: a.example\r\n\r\n".encode() + end
     given.write_bytes(
-        _record("request", asked)
+        _record("request", request)
         + _record("response", b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>")
     )
     collection, _ = _import(given, tmp_path)
@@ -96,8 +96,8 @@ def test_a_first_line_that_repeats_its_protocol(tmp_path: Path) -> None:
 
 def test_a_body_that_is_no_line_end_stays_part_of_its_request(tmp_path: Path) -> None:
     given = tmp_path / "a.warc"
-    asked = b"POST / HTTP/1.1\r\nHost: a.example\r\n\r\n\r\n"
-    given.write_bytes(_record("request", asked) + _record("response", b"HTTP/1.1 200 OK\r\n\r\n<p>"))
+    request = b"POST / HTTP/1.1\r\nHost: a.example\r\n\r\n\r\n"
+    given.write_bytes(_record("request", request) + _record("response", b"HTTP/1.1 200 OK\r\n\r\n<p>"))
     collection, _ = _import(given, tmp_path)
     [exchange] = collection.exchanges()
     assert exchange.request.raw_body == b"\r\n"
@@ -108,10 +108,10 @@ MULTIPART = "multipart/form-data; boundary=qTaz"
 PARTS = 'Content-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
 
 
-def _archiveweb(asked: list[tuple[str, str, str]]) -> bytes:
+def _archiveweb(requests: list[tuple[str, str, str]]) -> bytes:
     """Return exchanges as ArchiveWeb.page writes them: the request's body is in the target URI only."""
     records = b""
-    for number, (method, query, fields) in enumerate(asked):
+    for number, (method, query, fields) in enumerate(requests):
         url = f"{URL}api?__wb_method=POST&{query}"
         target = url.removeprefix("https://a.example")
         records += _record("response", b"HTTP/1.1 200 OK\r\n\r\nanswer %d" % number, url)
@@ -136,7 +136,7 @@ def test_a_body_that_is_in_the_target_uri_only_belongs_to_its_request(tmp_path: 
     collection, _ = _import(tmp_path / "a.warc", tmp_path)
     seal(collection)
     parts = "".join("--B\r\n" + PARTS % pair for pair in (("ids", "[2]"), ("w", "a b"))) + "--B--\r\n"
-    asked = {
+    answers_by_request = {
         ("POST", FORM, b"ids=%5B1%5D&w=a+b"): [b"answer 0"],
         ("POST", "multipart/form-data; boundary=B", parts.encode()): [b"answer 2"],
         ("POST", "application/json", b'{"a": 1}'): [b"answer 3"],
@@ -145,20 +145,20 @@ def test_a_body_that_is_in_the_target_uri_only_belongs_to_its_request(tmp_path: 
         ("POST", FORM, b"ids=%5B3%5D&w=a+b"): [],
     }
     with Pack.open(collection.pack) as pack:
-        for (method, content_type, body), answers in asked.items():
+        for (method, content_type, body), answers in answers_by_request.items():
             rows = pack.lookup(request_key(method, f"{URL}api", content_type, body))
             assert [bytes(pack.entry(row).body) for row in rows] == answers
     assert not [each for each in check(collection) if each.severity is not Severity.NOTICE]
 
 
 def test_an_answer_to_a_request_whose_body_is_not_stored_is_left_out(tmp_path: Path) -> None:
-    asked = b"POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 30\r\n\r\n"
+    request = b"POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 30\r\n\r\n"
     answer = b"HTTP/1.1 200 OK\r\n\r\nsaved"
     (tmp_path / "a.warc").write_bytes(
-        _record("request", asked)
+        _record("request", request)
         + _record("response", answer)
         + _record("response", answer, f"{URL}other")
-        + _record("request", asked.replace(b" 30", b" 0"), f"{URL}other")
+        + _record("request", request.replace(b" 30", b" 0"), f"{URL}other")
     )
     collection, report = _import(tmp_path / "a.warc", tmp_path)
     assert [(each.method, each.url) for each in collection.captures()] == [("POST", f"{URL}other")]
@@ -302,7 +302,7 @@ EMPTY_GZIP = {"Content-Encoding": "gzip", "Content-Length": "20"}
 
 
 @pytest.mark.parametrize(
-    ("answer", "kept"),
+    ("answer", "is_stored"),
     [
         ({"headers": [{"name": "Content-Length", "value": "120"}]}, False),
         ({"headers": [{"name": "Content-Length", "value": "0"}], "bodySize": 310}, True),
@@ -316,14 +316,14 @@ EMPTY_GZIP = {"Content-Encoding": "gzip", "Content-Length": "20"}
 )
 @pytest.mark.parametrize("content", [{"size": 0, "text": ""}, {"size": 0}])
 def test_a_har_saved_without_bodies_gives_no_empty_answers(
-    tmp_path: Path, answer: dict[str, object], content: dict[str, object], kept: bool
+    tmp_path: Path, answer: dict[str, object], content: dict[str, object], is_stored: bool
 ) -> None:
     """Firefox and BrowserMob Proxy state a size of 0 for bodies that they did not save."""
     entries = [_entry(**answer, content=content), _entry(URL + "kept", content={"size": 0}, bodySize=0)]
     (tmp_path / "a.har").write_bytes(_har(*entries))
     collection, report = _import(tmp_path / "a.har", tmp_path)
-    assert [each.url for each in collection.captures()] == [URL] * kept + [URL + "kept"]
-    assert any("saved without it" in each.what for each in report.defects) is not kept
+    assert [each.url for each in collection.captures()] == [URL] * is_stored + [URL + "kept"]
+    assert any("saved without it" in each.what for each in report.defects) is not is_stored
 
 
 def test_the_start_page_of_a_har_is_its_document(tmp_path: Path) -> None:

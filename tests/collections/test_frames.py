@@ -164,10 +164,10 @@ def test_a_pack_holds_frames_and_timing(collection: Collection) -> None:
         assert b"Sec-WebSocket-Protocol: chat\r\n" in bytes(held.head)
         (row,) = pack.lookup(socket_key("wss://site.example/no"))
         assert pack.entry(row).status == 403
-        asked = request_key("GET", STREAM)
-        assert [bytes(pack.entry(row).body) for row in pack.lookup(asked)] == [EVENTS, EVENTS]
+        key = request_key("GET", STREAM)
+        assert [bytes(pack.entry(row).body) for row in pack.lookup(key)] == [EVENTS, EVENTS]
         for last_event_id in ("", "2"):
-            (row,) = pack.lookup(stream_key(STREAM, asked, last_event_id))
+            (row,) = pack.lookup(stream_key(STREAM, key, last_event_id))
             assert open_chunks(bytes(pack.entry(row).body)) == (TIMING, EVENTS)
     assert seal(collection).environment_id == info.environment_id
 

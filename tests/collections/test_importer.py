@@ -104,9 +104,9 @@ def codes(defects) -> set[str]:
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_every_archive_is_imported(shared, tmp_path, name):
-    captures, pages, told = ARCHIVES[name]
+    captures, pages, defects = ARCHIVES[name]
     report = import_files([shared / "archives" / name], tmp_path, "x")
-    assert (report.captures, report.pages, codes(report.defects)) == (captures, pages, told)
+    assert (report.captures, report.pages, codes(report.defects)) == (captures, pages, defects)
     collection = Collection.open(tmp_path, "x")
     assert sum(1 for exchange in collection.exchanges() if exchange.response.status) == captures
     assert check(collection) == []
@@ -122,9 +122,9 @@ def test_every_archive_is_imported(shared, tmp_path, name):
 @pytest.mark.shared
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_defect_is_reported_and_what_is_whole_is_imported(shared, tmp_path, name):
-    captures, records, told, left = DEFECTS[name]
+    captures, records, defects, left = DEFECTS[name]
     report = import_files([shared / "archives" / "defects" / name], tmp_path, "x")
-    assert (report.captures, codes(report.defects)) == (captures, told)
+    assert (report.captures, codes(report.defects)) == (captures, defects)
     collection = Collection.open(tmp_path, "x")
     assert len(list(collection.captures())) == captures
     assert sum(1 for path in collection.warc_files() for _ in read_records(path)) == records
@@ -464,8 +464,8 @@ def test_har_entries_of_which_a_part_is_missing_are_no_capture(tmp_path):
     ]
     har = write(tmp_path / "a.har", json.dumps({"log": {"version": "1.2", "entries": entries}}).encode())
     report = import_files([har], tmp_path / "root", "x")
-    told = [each.what.partition(": ")[2] for each in report.defects]
-    assert told == [
+    defects = [each.what.partition(": ")[2] for each in report.defects]
+    assert defects == [
         "it failed (net::ERR_ABORTED)",
         "the response (200) is cut: 3 of 9 bytes",
         "the response (200) is cut: 3 of 9 bytes",
@@ -538,11 +538,11 @@ def test_wrong_use(tmp_path):
 
 def test_progress_ends_at_the_files_size(tmp_path):
     given = write(tmp_path / "a.warc.gz", warc("https://a.example/", "https://a.example/2"))
-    told: list[tuple[str, int, int]] = []
-    import_files([given], tmp_path / "root", "x", on_progress=lambda *each: told.append(each))
+    progress: list[tuple[str, int, int]] = []
+    import_files([given], tmp_path / "root", "x", on_progress=lambda *each: progress.append(each))
     size = given.stat().st_size
-    assert [each[1] for each in told] == sorted(each[1] for each in told)
-    assert told[-1] == ("a.warc.gz", size, size)
+    assert [each[1] for each in progress] == sorted(each[1] for each in progress)
+    assert progress[-1] == ("a.warc.gz", size, size)
 
 
 def test_an_export_imports_as_the_same_collection(tmp_path):

@@ -260,5 +260,5 @@ def test_a_method_in_the_target_uri_is_undone(tmp_path):
     [capture] = collection.captures()
     assert (capture.url, capture.method) == (URI, "POST")
     assert "__wb_method=post" in capture.urlkey
-    asked = collection.read_capture(capture).request
-    assert (asked.method, asked.url, asked.raw_body) == ("POST", URI, b"hi")
+    request = collection.read_capture(capture).request
+    assert (request.method, request.url, request.raw_body) == ("POST", URI, b"hi")

@@ -253,7 +253,7 @@ CURSORS = ("Y3Vyc29yOjE3NjcyNjg4MTE=", "Y3Vyc29yOjE3NjczNTUyMTc=")
 
 
 @pytest.mark.parametrize(
-    ("told", "asked"),
+    ("link", "query"),
     [
         ('{"next": %s}', "/feed?before=%s"),
         ('<a href="/feed?before=%s">', "/feed?before=%s"),
@@ -262,14 +262,14 @@ CURSORS = ("Y3Vyc29yOjE3NjcyNjg4MTE=", "Y3Vyc29yOjE3NjczNTUyMTc=")
     ],
 )
 @pytest.mark.parametrize("values", [(str(T1), str(T2)), CURSORS, UUIDS])
-def test_where_a_list_goes_on_is_not_volatile(twice, told, asked, values):
+def test_where_a_list_continues_is_not_volatile(twice, link, query, values):
     """It is near the visit if the list is fresh, and a rule would answer for every other page of the list."""
-    one, two = ([get("/feed", told % value), get(asked % value.replace("=", "%3D"))] for value in values)
+    one, two = ([get("/feed", link % value), get(query % value.replace("=", "%3D"))] for value in values)
     learned = twice(one, two)
     assert (learned.rules, whys(learned)) == ((), {GIVEN})
 
 
-def test_where_a_list_goes_on_in_a_graphql_body(twice):
+def test_where_a_list_continues_in_a_graphql_body(twice):
     def story(cursor: str):
         variables = {"query": "{ items }", "variables": {"after": cursor}}
         return [get("/", f'"endCursor":"{cursor}"'), post("/g", JSON, json.dumps(variables).encode())]
@@ -332,10 +332,10 @@ _requested = st.lists(
 def test_words_and_short_numbers_are_never_learned_however_often_they_differ(tmp_path_factory, first, second):
     root = tmp_path_factory.mktemp("meant")
     recordings = []
-    for name, asked, at in (("one", first, AT), ("two", second, LATER)):
+    for name, urls, at in (("one", first, AT), ("two", second, LATER)):
         collection = Collection.create(root, name)
         with CollectionWriter(collection) as writer:
-            for path, parameter, value in asked:
+            for path, parameter, value in urls:
                 request, response = get(f"{path}?{parameter}={value}")
                 writer.write(Exchange(request, response, at))
         recordings.append(collection)

@@ -37,11 +37,11 @@ def test_learn_and_show_as_typed(tmp_path):
     tried = json.loads(run("learn", "one", "--with", "two", "--dry-run", "--json").stdout)
     assert (tried["written"], tried["pairs"], len(tried["rules"]), len(tried["rejected"])) == (False, 2, 1, 1)
     assert not (one.path / "rules.yaml").exists()
-    told = run("learn", "one", "--with", "two")
-    assert "1 rules learned from 2 pairs" in told.stdout
-    assert "may name a thing: the responses differ" in told.stderr
-    assert "have the same --seed" in told.stderr
-    assert "stillweb collections seal one" in told.stderr
+    learned = run("learn", "one", "--with", "two")
+    assert "1 rules learned from 2 pairs" in learned.stdout
+    assert "may name a thing: the responses differ" in learned.stderr
+    assert "have the same --seed" in learned.stderr
+    assert "stillweb collections seal one" in learned.stderr
     assert not json.loads(run("learn", "one", "--with", "two", "--json").stdout)["written"]
     shown = json.loads(run("show", "one", "--volatile", "--json").stdout)
     assert (shown[0]["name"], shown[0]["origin"], shown[-1]["origin"]) == ("t", "learned", "default")

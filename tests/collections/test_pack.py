@@ -364,7 +364,7 @@ def test_a_block_is_compared_when_it_is_touched_and_not_before(tmp_path, small_b
     build_pack(entries, {}, tmp_path / "pack")
     index = tmp_path / "pack" / "index.bin"
     original = index.read_bytes()
-    told, quiet = [], 0
+    detected, quiet = [], 0
     for at in range(packformat.INDEX_HEADER.size, len(original), 211):
         _flip(index, at)
         with Pack.open(tmp_path / "pack") as pack:
@@ -372,14 +372,14 @@ def test_a_block_is_compared_when_it_is_touched_and_not_before(tmp_path, small_b
                 try:
                     quiet += [pack.entry(row).url for row in pack.lookup(entry.key)] == [entry.url]
                 except MalformedPack as error:
-                    told.append(error.path == index and error.offset <= at < error.offset + 64)
+                    detected.append(error.path == index and error.offset <= at < error.offset + 64)
             with pytest.raises(MalformedPack):
                 pack.verify()
         index.write_bytes(original)
-    assert told
-    assert all(told)
-    assert quiet == len(range(packformat.INDEX_HEADER.size, len(original), 211)) * 10 - len(told)
-    assert quiet > 10 * len(told)
+    assert detected
+    assert all(detected)
+    assert quiet == len(range(packformat.INDEX_HEADER.size, len(original), 211)) * 10 - len(detected)
+    assert quiet > 10 * len(detected)
 
 
 @given(entries=ENTRIES)

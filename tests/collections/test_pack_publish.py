@@ -201,8 +201,8 @@ def test_what_is_broken_is_reported_by_file_and_never_stored(tmp_path, name, how
         case "gone":
             file.unlink()
     store = store_at(tmp_path)
-    told = CollectionNotFound if name == "digest" else MalformedPack
-    with pytest.raises(told) as raised, store.hold(environment_id, depot):
+    error = CollectionNotFound if name == "digest" else MalformedPack
+    with pytest.raises(error) as raised, store.hold(environment_id, depot):
         pass
     if name != "digest":
         assert f"file://{tmp_path}/share/packs/{environment_id}/" in str(raised.value)
@@ -332,8 +332,8 @@ def test_many_programs_that_pull_at_once_fetch_once(tmp_path, three):
         for program in programs:
             program.stdin.write("\n")
             program.stdin.flush()
-        told = [program.stdout.readline().split() for program in programs]
-        assert sorted(int(pieces) > 0 for pieces, _ in told) == [False, False, True]
+        outputs = [program.stdout.readline().split() for program in programs]
+        assert sorted(int(pieces) > 0 for pieces, _ in outputs) == [False, False, True]
         store = store_at(tmp_path, gib=1.5 * size / 2**30)
         with pytest.raises(CollectionError, match="in use"), store.hold(two, depot):
             pass
@@ -392,19 +392,19 @@ async def test_a_pack_alone_is_served_as_the_collection_was(pulled, tmp_path):
     from stillweb.replay import ReplayClient, ReplayOptions, serve
 
     ca = CertAuthority.init(tmp_path / "ca")
-    told = []
+    installed = []
     for collection in pulled:
         async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server:
             async with ReplayClient(server.url) as client:
                 info = await client.info()
             reader, writer = await asyncio.open_connection(*server.url.removeprefix("http://").split(":"))
             writer.write(b"GET http://shop.test/2 HTTP/1.1\r\nHost: shop.test\r\nConnection: close\r\n\r\n")
-            told.append((info.collections, await reader.read()))
+            installed.append((info.collections, await reader.read()))
             writer.close()
             manifest = info.manifests["shop"]
-            told[-1] += (manifest["seed"], manifest["recorded_at"], manifest["profile"])
-    assert told[0] == told[1]
-    assert b"page 2 of shop" in told[0][1]
+            installed[-1] += (manifest["seed"], manifest["recorded_at"], manifest["profile"])
+    assert installed[0] == installed[1]
+    assert b"page 2 of shop" in installed[0][1]
 
 
 def test_what_is_placed_replaces_a_pack_and_nothing_else(tmp_path, pulled, memory):

@@ -69,9 +69,9 @@ def test_a_repeated_body_is_a_revisit_and_is_read_as_it_was(collection):
     assert revisit.block.endswith(b"X-At: 2\r\n\r\n")
 
 
-@pytest.mark.parametrize(("kept", "reads"), [(1 << 20, 1), (0, 2)])
+@pytest.mark.parametrize(("limit", "reads"), [(1 << 20, 1), (0, 2)])
 def test_an_original_is_read_once_for_revisits_in_turn_if_it_is_not_too_large(
-    collection, monkeypatch, kept, reads
+    collection, monkeypatch, limit, reads
 ):
     given = [exchange(number) for number in (1, 2, 3)]
     with CollectionWriter(collection) as writer:
@@ -83,7 +83,7 @@ def test_an_original_is_read_once_for_revisits_in_turn_if_it_is_not_too_large(
         return read_record(path, offset, length)
 
     monkeypatch.setattr(exchanges, "read_record", counted)
-    monkeypatch.setattr(exchanges, "_RECENT", kept)
+    monkeypatch.setattr(exchanges, "_RECENT", limit)
     assert [collection.read_capture(each) for each in revisits] == given[1:]
     assert offsets.count(original.offset) == reads
 
@@ -120,10 +120,14 @@ def test_files_rotate_and_say_who_recorded_with_what(collection):
     assert 2 <= len(files) <= 5
     for path in files:
         first = next(iter(read_records(path)))
-        told = dict(line.split(": ", 1) for line in first.block.decode().splitlines())
-        assert told["operator"] == "the archive team"
-        assert told["isPartOf"] == "rec"
-        assert json.loads(told["settings"]) == {"locale": "de-DE", "recorded_at": "20240101000000", "seed": 7}
+        fields = dict(line.split(": ", 1) for line in first.block.decode().splitlines())
+        assert fields["operator"] == "the archive team"
+        assert fields["isPartOf"] == "rec"
+        assert json.loads(fields["settings"]) == {
+            "locale": "de-DE",
+            "recorded_at": "20240101000000",
+            "seed": 7,
+        }
     assert kinds(collection).count("revisit") == 1
     assert check(collection) == []
     assert warcio_check(files) == (0, "")
@@ -158,9 +162,9 @@ def test_redactions_are_listed_by_record_and_summed_in_the_manifest(collection):
     with CollectionWriter(collection) as writer:
         writer.write(exchange(1), redactions=taken)
     [path] = collection.warc_files()
-    _, asked, answered = read_records(path)
+    _, request, answered = read_records(path)
     lines = [json.loads(line) for line in collection.redactions_file.read_text().splitlines()]
-    assert [line["record"] for line in lines] == [answered.id, asked.id, asked.id]
+    assert [line["record"] for line in lines] == [answered.id, request.id, request.id]
     assert lines[0]["spans"] == [[40, 8], [60, 8]]
     with collection.redactions_file.open("ab") as file:
         file.write(b'{"rec')  # a kill

@@ -295,8 +295,8 @@ def test_of_a_page_that_was_visited_again_the_later_document_counts(make, tmp_pa
     )
     collection = make(*records)
     collection.write_pages([page, replace(page, url=A + "kept", extra={}), replace(page, url=A + "lost")])
-    told = seal(collection).warnings
-    assert [line.partition("left out: ")[2] for line in told] == [f"{A}, which was visited again later"]
+    warnings = seal(collection).warnings
+    assert [line.partition("left out: ")[2] for line in warnings] == [f"{A}, which was visited again later"]
     assert _bodies(collection) == [b"kept", b"lost", b"posted", b"page", b"later"]
 
     # The mark goes where the collection goes; of a page that is listed twice, both visits stay.
@@ -477,10 +477,10 @@ def test_the_answer_of_a_request_that_is_lost_passes_for_no_gets(tmp_path):
     content = bytearray(file.read_bytes())
     content[captures[1].request_offset + 20] ^= 0xFF
     file.write_bytes(content)
-    told = []
-    reindex(collection, told.append)
+    defects = []
+    reindex(collection, defects.append)
     assert [capture.method for capture in collection.captures()] == ["GET"]
-    assert ("no-request", captures[1].offset) in [(each.code, each.offset) for each in told]
+    assert ("no-request", captures[1].offset) in [(each.code, each.offset) for each in defects]
 
 
 def test_answers_copied_without_their_requests_count_as_gets(make):

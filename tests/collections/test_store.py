@@ -139,7 +139,7 @@ def test_what_a_pack_names_is_never_removed_and_what_none_names_is(operations, t
     assert not sealed or list((root / ".store").iterdir()) == []
 
 
-def test_nothing_is_removed_while_a_seal_goes_on(tmp_path):
+def test_nothing_is_removed_while_a_seal_runs(tmp_path):
     site = _record(tmp_path, "site", [1])
     seal(site)
     shutil.rmtree(site.path)
@@ -238,7 +238,7 @@ def test_a_linked_collection_has_the_store_of_where_it_lies(tmp_path):
     assert _bodies(site) == [_body(1)]
 
 
-def test_collecting_leaves_a_seal_alone_that_goes_on_where_a_link_leads(tmp_path):
+def test_collecting_leaves_a_running_seal_alone_where_a_link_leads(tmp_path):
     site = _record(tmp_path / "a", "site", [1])
     other = _record(tmp_path / "b", "other", [1])
     (tmp_path / "b" / "linked").symlink_to(site.path)

@@ -61,9 +61,9 @@ def test_files_start_with_warcinfo_and_rotate(collection):
         records = list(read_records(path))
         assert records[0].type == "warcinfo"
         assert records[0].get("WARC-Filename") == path.name
-        asked, answered = records[1:3]
-        assert (asked.type, answered.type) == ("request", "response")
-        assert answered.concurrent_to == (asked.id,)
+        request, answered = records[1:3]
+        assert (request.type, answered.type) == ("request", "response")
+        assert answered.concurrent_to == (request.id,)
         assert answered.get("WARC-Payload-Digest").startswith("sha256:")
     assert sum(1 for _ in collection.captures()) == 6
     program = Path(sys.executable).with_name("warcio")

@@ -98,13 +98,13 @@ class Running:
         url = f"/sessions/{self._ids[port]}/date"
         self._control.post(url, json={"date": date}).raise_for_status()
 
-    def told(self, path: str) -> Any:
+    def control(self, path: str) -> Any:
         """What the control API says at a path."""
         return self._control.get(path).raise_for_status().json()
 
     def ledger(self, port: int) -> list[dict[str, Any]]:
         """The ledger of the session of a port."""
-        return list(self.told(f"/sessions/{self._ids[port]}/ledger")["entries"])
+        return list(self.control(f"/sessions/{self._ids[port]}/ledger")["entries"])
 
     def once(self, port: int, ask: Ask, url: str) -> Seen:
         """Send one request on a connection of its own."""
@@ -159,7 +159,7 @@ def verdict_on(backend: Running, port: int, case: Unseen) -> str:
             backend.once(port, ask, case.url(ask, scheme))
         if case.date is not None and backend.name in OWN:
             backend.report_date(port, case.date)
-        seen = backend.once(port, case.asked, case.url(case.asked, scheme))
+        seen = backend.once(port, case.request, case.url(case.request, scheme))
         # What the front took from pywb is stamped as such; strictly it is the miss that it was.
         guessed = backend.name == "on-miss" and backend.ledger(port)[-1]["tier"] == "pywb"
         verdicts.append("miss" if guessed else case.verdict(seen.status, seen.body))
@@ -216,18 +216,20 @@ def _asks(scheme: str, *, respelled: bool) -> Iterator[tuple[str, Ask, int, byte
     firsts: dict[tuple[object, ...], Response] = {}
     epoch = 0
     for exchange in recorded():
-        asked = exchange.request
+        request = exchange.request
         # At a port of its own a URL has one scheme.
-        url = asked.url if urlsplit(asked.url).port else f"{scheme}{asked.url[asked.url.index(':') :]}"
+        url = (
+            request.url if urlsplit(request.url).port else f"{scheme}{request.url[request.url.index(':') :]}"
+        )
         # Read twice between two mutations, a URL gives its first answer again.
-        due = firsts.setdefault((epoch, asked), exchange.response)
-        epoch += asked.method in ("POST", "PUT", "PATCH", "DELETE")
-        sends = turned_round(asked) if respelled else asked.raw_body
-        if respelled and sends == asked.raw_body:
+        due = firsts.setdefault((epoch, request), exchange.response)
+        epoch += request.method in ("POST", "PUT", "PATCH", "DELETE")
+        sends = turned_round(request) if respelled else request.raw_body
+        if respelled and sends == request.raw_body:
             continue
-        headers = (*asked.headers, ("Accept-Encoding", "gzip, br"))
-        yield url, Ask(asked.method, "", headers, sends), due.status, due.raw_body
-        if asked.method == "GET" and due.status == 200 and not sends:
+        headers = (*request.headers, ("Accept-Encoding", "gzip, br"))
+        yield url, Ask(request.method, "", headers, sends), due.status, due.raw_body
+        if request.method == "GET" and due.status == 200 and not sends:
             yield url, Ask("HEAD", "", headers), 200, b""
             if not header(headers, "range"):
                 yield url, Ask("GET", "", (*headers, ("Range", "bytes=1-3"))), 206, due.raw_body[1:4]

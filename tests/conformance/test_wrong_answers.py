@@ -75,7 +75,7 @@ def test_sessions_at_once_get_what_each_alone_gets(backend: Running) -> None:
         for story in stories
     ]
 
-    def told(story: list[tuple]) -> list[bytes]:
+    def replayed(story: list[tuple]) -> list[bytes]:
         with backend.session() as port, closing(backend.connect(port, SITE)) as client:
             first = [backend.ask(client, *each).body for each in story]
             backend.reset(port)
@@ -83,15 +83,15 @@ def test_sessions_at_once_get_what_each_alone_gets(backend: Running) -> None:
             return first
 
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(told, stories)) == alone
+        assert list(pool.map(replayed, stories)) == alone
 
 
 def test_what_is_loosened_is_said(collection: Collection, authority: CertAuthority) -> None:
     cases = {case.name: case for case in UNSEEN}
     wanted = [cases[name] for name in ("guessed-rule", "cursor", "delete-body", "somebody-else")]
     with running("native-loose", collection, authority) as backend, backend.session() as port:
-        assert not backend.told("/info")["features"]["strict"]
-        bodies = [backend.once(port, case.asked, case.url(case.asked)).body for case in wanted]
+        assert not backend.control("/info")["features"]["strict"]
+        bodies = [backend.once(port, case.request, case.url(case.request)).body for case in wanted]
         ledger = backend.ledger(port)
     assert bodies == [b"guessed-rule 0", b"cursor 0", b"", b""]
     assert [entry["tier"] for entry in ledger] == ["normalised", "fuzzy", "miss", "miss"]
@@ -100,4 +100,4 @@ def test_what_is_loosened_is_said(collection: Collection, authority: CertAuthori
 
 
 def test_a_strict_server_says_so(backend: Running) -> None:
-    assert backend.told("/info")["features"]["strict"] is backend.name.startswith("native")
+    assert backend.control("/info")["features"]["strict"] is backend.name.startswith("native")

@@ -88,7 +88,7 @@ class Unseen:
 
     name: str
     recorded: tuple[Ask, ...]
-    asked: Ask
+    request: Ask
     why: str
     right: int | None = None
     must: bool = False
@@ -120,20 +120,20 @@ class Cases:
 
     made: list[Unseen] = field(default_factory=list)
 
-    def miss(self, name: str, recorded: Ask | list[Ask], asked: Ask, why: str, **more: Any) -> None:
+    def miss(self, name: str, recorded: Ask | list[Ask], request: Ask, why: str, **more: Any) -> None:
         """Add a request that no recording answers."""
         listed = tuple(recorded) if isinstance(recorded, list) else (recorded,)
-        self.made.append(Unseen(name, listed, asked, why, **more))
+        self.made.append(Unseen(name, listed, request, why, **more))
 
     def hit(
-        self, name: str, recorded: Ask | list[Ask], asked: Ask, why: str, right: int = 0, **more: Any
+        self, name: str, recorded: Ask | list[Ask], request: Ask, why: str, right: int = 0, **more: Any
     ) -> None:
         """Add a request that one recording answers, and must."""
-        self.miss(name, recorded, asked, why, right=right, must=True, **more)
+        self.miss(name, recorded, request, why, right=right, must=True, **more)
 
-    def fair(self, name: str, recorded: Ask | list[Ask], asked: Ask, why: str, **more: Any) -> None:
+    def fair(self, name: str, recorded: Ask | list[Ask], request: Ask, why: str, **more: Any) -> None:
         """Add a request that the recording may answer, or be silent on."""
-        self.miss(name, recorded, asked, why, right=0, **more)
+        self.miss(name, recorded, request, why, right=0, **more)
 
 
 def exchanges_of(case: Unseen, begun: datetime) -> list[Exchange]:

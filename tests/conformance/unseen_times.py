@@ -22,12 +22,12 @@ _HOST = "time-"
 _cases = Cases()
 
 
-def _hit(name: str, recorded: Ask | list[Ask], asked: Ask, why: str, right: int = 0, **more: Any) -> None:
-    _cases.hit(_HOST + name, recorded, asked, why, right, **{"date": LATER} | more)
+def _hit(name: str, recorded: Ask | list[Ask], request: Ask, why: str, right: int = 0, **more: Any) -> None:
+    _cases.hit(_HOST + name, recorded, request, why, right, **{"date": LATER} | more)
 
 
-def _miss(name: str, recorded: Ask | list[Ask], asked: Ask, why: str, **more: Any) -> None:
-    _cases.miss(_HOST + name, recorded, asked, why, **{"date": LATER} | more)
+def _miss(name: str, recorded: Ask | list[Ask], request: Ask, why: str, **more: Any) -> None:
+    _cases.miss(_HOST + name, recorded, request, why, **{"date": LATER} | more)
 
 
 def _range(start: float, end: float) -> Ask:

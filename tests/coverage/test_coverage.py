@@ -270,7 +270,7 @@ def test_a_loop_keeps_as_much_time_as_its_last_measurement_took_and_a_third_more
 
 async def test_time_that_is_too_short_for_a_measurement_records_what_the_last_one_missed(monkeypatch):
     monkeypatch.setattr(until, "opened_posts", lambda collection: None)
-    now, kept = [0.0], []
+    now, budgets = [0.0], []
     monkeypatch.setattr(until, "monotonic", lambda: now[0])
     recording = Manifest("site")
     monkeypatch.setattr(Collection, "manifest", lambda self: recording)
@@ -279,19 +279,19 @@ async def test_time_that_is_too_short_for_a_measurement_records_what_the_last_on
     missed = result(step(1, (f"GET {URL}a",)))
 
     async def measure(recorded):
-        loop._report.rounds.append(Round(len(kept), dict(recorded), missed, 0.0))
+        loop._report.rounds.append(Round(len(budgets), dict(recorded), missed, 0.0))
         loop._walk_seconds = 8.0
         return loop._report.rounds[-1]
 
     async def record(last):
-        kept.append(loop._to_record)
+        budgets.append(loop._to_record)
         now[0] = 500.0
         return Counter(harvest=7)
 
     monkeypatch.setattr(loop, "_measure", measure)
     monkeypatch.setattr(loop, "_record", record)
     report = await loop.run()
-    assert (kept, report.late, len(report.rounds)) == ([510.0, 100.0], 7, 2)
+    assert (budgets, report.late, len(report.rounds)) == ([510.0, 100.0], 7, 2)
     assert report.why.startswith("100 s are left")
 
 

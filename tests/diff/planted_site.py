@@ -14,7 +14,7 @@ ORIGIN = "https://planted.test"
 RECORDED = "20240506070809"
 
 _PAGE = "<!doctype html><title>{name}</title><h1>{name}</h1>{body}"
-_SHOW = '<p id="told"></p><script>const show = (text) => {{ told.textContent = text; }};{script}</script>'
+_SHOW = '<p id="output"></p><script>const show = (text) => {{ output.textContent = text; }};{script}</script>'
 _LINKS = 30
 
 SCRIPTS = {

@@ -77,7 +77,7 @@ async def test_each_is_found_and_located_where_nothing_is_pinned(planted):
     left, top, right, bottom = found["animation"].regions[0].box
     assert right - left <= 200
     assert bottom - top == 60
-    assert any("p#told" in place.element for place in found["random"].regions)
+    assert any("p#output" in place.element for place in found["random"].regions)
 
 
 async def test_a_race_is_reported_by_its_requests_or_by_the_order_of_its_lines(planted):

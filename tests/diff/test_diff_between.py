@@ -136,9 +136,9 @@ def test_a_version_is_stored_and_compared(two, tmp_path):
     assert isinstance(again.exception, CollectionExists)
     baseline = first.baseline / "page-1"
     (baseline / "text.txt").write_text("costs 16")
-    told = run.invoke(diff_command, ["first@before", "first", "--collections", str(tmp_path), "--json"])
-    report = json.loads(told.stdout)
-    assert told.exit_code == 0
+    result = run.invoke(diff_command, ["first@before", "first", "--collections", str(tmp_path), "--json"])
+    report = json.loads(result.stdout)
+    assert result.exit_code == 0
     assert [page["text_diff"] for page in report["pages"] if page["text_diff"]] == [
         ["-costs 14.95", "+costs 16"]
     ]

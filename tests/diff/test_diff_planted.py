@@ -156,7 +156,7 @@ def test_a_page_whose_requests_had_no_end_was_recorded_half_loaded(tmp_path, mon
     assert report.pages[0].failures(report.gates) == ("loaded", "console")
 
 
-def test_a_comparison_that_was_cut_short_goes_on(recorded):
+def test_a_comparison_that_was_cut_short_continues(recorded):
     collection, ca = recorded
     seen = []
 
@@ -223,10 +223,10 @@ def test_recorded_traces_are_taken_again_and_their_rewards_compared(recorded, tm
             store_run(own, await run_trace(env, trace, keep=True))
         same = await diff_traces(client.url, own)
         stored = own.path / "traces" / "look.run.json"
-        told = json.loads(stored.read_text())
-        told["reward"] = 1.0
-        told["steps"][1]["digests"]["axtree"] = "sha256:another"
-        stored.write_text(json.dumps(told))
+        episode = json.loads(stored.read_text())
+        episode["reward"] = 1.0
+        episode["steps"][1]["digests"]["axtree"] = "sha256:another"
+        stored.write_text(json.dumps(episode))
         return same, await diff_traces(client.url, own)
 
     (same,), (other,) = replayed(own, ca, take)

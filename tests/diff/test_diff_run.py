@@ -38,7 +38,7 @@ PAGES = (
 )
 
 
-def asked(url, method="GET", status=200, failure="", kind="fetch"):
+def requested(url, method="GET", status=200, failure="", kind="fetch"):
     return Requested(url, method, kind, 0.0, status=status, failure=failure)
 
 
@@ -48,27 +48,27 @@ def answered(seq, url, tier, method="GET", status=200, reason="", resource=""):
 
 def test_the_ledger_says_how_each_request_of_the_browser_was_answered():
     requests = [
-        asked("https://s/poll"),
-        asked("https://s/poll", status=404),
-        asked("https://s/img", failure="aborted"),
+        requested("https://s/poll"),
+        requested("https://s/poll", status=404),
+        requested("https://s/img", failure="aborted"),
     ]
     ledger = [
         answered(1, "https://s/poll", "exact"),
-        answered(2, "https://s/poll", "miss", status=404, reason="told twice only"),
+        answered(2, "https://s/poll", "miss", status=404, reason="has two answers only"),
         answered(3, "https://s/api", "synthetic", method="OPTIONS"),
         answered(4, "https://s/worker.js", "miss", status=404, reason="never recorded", resource="worker"),
     ]
     fetches = join_ledger(requests, ledger)
     assert [(f.url[10:], f.type, f.status, f.tier, f.reason) for f in fetches] == [
         ("poll", "fetch", 200, "exact", ""),
-        ("poll", "fetch", 404, "miss", "told twice only"),
+        ("poll", "fetch", 404, "miss", "has two answers only"),
         ("img", "fetch", 0, "", ""),
         ("worker.js", "worker", 404, "miss", "never recorded"),
     ]
 
 
 def test_without_a_ledger_a_404_counts_as_a_miss():
-    fetches = join_ledger([asked("https://s/a"), asked("https://s/b", status=404)], None)
+    fetches = join_ledger([requested("https://s/a"), requested("https://s/b", status=404)], None)
     assert [fetch.tier for fetch in fetches] == ["", "miss"]
 
 

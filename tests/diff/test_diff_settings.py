@@ -34,7 +34,7 @@ ignore: {requests: ["https://counter.test/*"], console: ["^console: ResizeObserv
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("version: 2", "version is 2, this program reads 1"),
         ("[1]", "the file is not a mapping"),
@@ -47,8 +47,8 @@ ignore: {requests: ["https://counter.test/*"], console: ["^console: ResizeObserv
         ("version: [", "not valid YAML"),
     ],
 )
-def test_a_mistake_is_reported(tmp_path, text, told):
+def test_a_mistake_is_reported(tmp_path, text, message):
     (tmp_path / "diff.yaml").write_text(text)
-    with pytest.raises(CollectionError, match=told) as caught:
+    with pytest.raises(CollectionError, match=message) as caught:
         read_settings(tmp_path)
     assert "diff.yaml" in str(caught.value)

@@ -75,7 +75,7 @@ def certificate():
     divergence = TraceDivergence(
         "buy", 1, BACK, "https://s.test/", ("axtree", "screenshot"), 1, 2, ATTACK,
         (DiffLine("-", "drawn 0.25"), DiffLine("+", "drawn 0.75")), ("order, step 1: ...",),
-        (PixelRegion((1, 2, 30, 40), "body > p#told"),), "randomness: Math.random()",
+        (PixelRegion((1, 2, 30, 40), "body > p#output"),), "randomness: Math.random()",
     )  # fmt: skip
     groups = (
         RunGroup(1, False, 20, 0, 0, 0, 40, 0, 0, 0.1, 0.2),

@@ -18,9 +18,9 @@ def require_docker() -> None:
     """Skip the tests unless an engine runs and builds images on the base image."""
     if shutil.which("docker") is None:
         pytest.skip("docker is not installed")
-    asked = subprocess.run(["docker", "info"], capture_output=True, text=True)
-    if asked.returncode:
-        pytest.skip(f"no Docker engine runs: {_last_line(asked.stderr)}")
+    result = subprocess.run(["docker", "info"], capture_output=True, text=True)
+    if result.returncode:
+        pytest.skip(f"no Docker engine runs: {_last_line(result.stderr)}")
     with tempfile.TemporaryDirectory() as context:
         Path(context, "Dockerfile").write_text(f"FROM {BASE_IMAGE}\nRUN true\n")
         tried = subprocess.run(["docker", "build", "--quiet", context], capture_output=True, text=True)

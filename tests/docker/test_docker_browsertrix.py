@@ -122,7 +122,7 @@ class Site(ThreadingHTTPServer):
         server: Site
 
         def do_GET(self) -> None:
-            self.server.asked.append((self.headers["Host"], self.headers["Accept-Language"]))
+            self.server.requests.append((self.headers["Host"], self.headers["Accept-Language"]))
             port = self.server.server_port
             private = f"<iframe src='http://127.0.0.1:{port}/secret'></iframe>"
             body = (
@@ -138,7 +138,7 @@ class Site(ThreadingHTTPServer):
             """Print nothing."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         super().__init__(("127.0.0.1", 0), self.Handler)
 
 
@@ -168,5 +168,5 @@ async def test_the_real_crawler_records_by_its_defaults_what_a_rule_with_a_port_
     assert {page.url for page in report.pages} == {"http://lamps.test/", "http://lamps.test/brass"}
     assert check(Collection.open(one.root, one.name)) == []
     # The frame was neither reached beside the proxy nor through it.
-    assert {host for host, _ in site.asked} == {"lamps.test"}
-    assert "en-US" in site.asked[-1][1]
+    assert {host for host, _ in site.requests} == {"lamps.test"}
+    assert "en-US" in site.requests[-1][1]

@@ -30,9 +30,9 @@ async def gone(pids):
 
 async def renderers(browser):
     session = await browser.new_browser_cdp_session()
-    told = await session.send("SystemInfo.getProcessInfo")
+    processes = await session.send("SystemInfo.getProcessInfo")
     await session.detach()
-    return [int(each["id"]) for each in told["processInfo"] if each["type"] == "renderer"]
+    return [int(each["id"]) for each in processes["processInfo"] if each["type"] == "renderer"]
 
 
 def kill(pids):

@@ -298,8 +298,8 @@ async def test_a_vector_replaces_a_browser_whose_line_broke(replay):
         for i in range(2):
             with pytest.raises(InfraError):
                 await vector.step(i, {"action": "reload"})
-        told = await asyncio.gather(*(vector.reset(i, url=HOME) for i in range(2)))
-        assert {info["browser"] for _, info in told} == {1}
+        starts = await asyncio.gather(*(vector.reset(i, url=HOME) for i in range(2)))
+        assert {info["browser"] for _, info in starts} == {1}
 
 
 async def test_a_worker_of_the_replay_that_dies_amid_a_step(collection, ca, browser):

@@ -99,16 +99,18 @@ async def test_what_is_cancelled_leaves_nothing(replay, browser, seconds):
 
 def drivers_of_playwright():
     """Return the processes of Playwright's driver below this one."""
-    told = subprocess.run(["ps", "-ewwo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
-    rows = [(int(pid), int(parent), args) for pid, parent, args in _columns(told)]
+    listing = subprocess.run(
+        ["ps", "-ewwo", "pid,ppid,args"], capture_output=True, text=True, check=True
+    ).stdout
+    rows = [(int(pid), int(parent), args) for pid, parent, args in _columns(listing)]
     ours = {os.getpid()}
     while more := {pid for pid, parent, _ in rows if parent in ours} - ours:
         ours |= more
     return {pid for pid, _, args in rows if pid in ours and "run-driver" in args}
 
 
-def _columns(told):
-    return [line.split(None, 2) for line in told.splitlines()[1:]]
+def _columns(listing):
+    return [line.split(None, 2) for line in listing.splitlines()[1:]]
 
 
 @pytest.mark.usefixtures("own_browsers")

@@ -121,8 +121,8 @@ async def test_a_form_s_fields_are_not_taken_for_its_members(either):
     observation, _ = await either.reset(url=ORIGIN + "/form")
     shown = await either.observe("axtree", "compact", "markdown", "dom", "elements", "som", "text")
     for form in ("axtree", "compact", "markdown", "dom", "text"):
-        told = getattr(shown, form)
-        assert all(word in told for word in ("Head", "Field", "Go", "After")), form
+        text = getattr(shown, form)
+        assert all(word in text for word in ("Head", "Field", "Go", "After")), form
     named = {element.name: element.bid for element in shown.elements}
     assert {"Field", "Go"} <= named.keys()
     observation, *_, info = await either.step({"action": "fill", "bid": named["Field"], "value": "Ada"})
@@ -211,10 +211,10 @@ async def test_an_address_that_no_browser_opens_fails_the_action(either, url):
 async def test_a_download_is_reported_with_the_step_that_began_it_however_late_playwright_hears(
     either, monkeypatch
 ):
-    told = Tabs._on_download
+    on_download = Tabs._on_download
 
     def late(tabs, download):
-        asyncio.get_running_loop().call_later(1, told, tabs, download)
+        asyncio.get_running_loop().call_later(1, on_download, tabs, download)
 
     monkeypatch.setattr(Tabs, "_on_download", late)
     await either.reset(url=ORIGIN + "/host")

@@ -115,8 +115,12 @@ async def test_a_ticker_ticks_by_the_clock_of_its_page(replay, browser):
         "a tick 2 @1700",
         "event 2 @2600",
     ]
-    asked = int(lines[12].removeprefix("asks @"))
-    assert lines[13:] == [f"a answer @{asked}", f"a more @{asked}", f"a later @{asked + 2100}"]
+    requested_at = int(lines[12].removeprefix("asks @"))
+    assert lines[13:] == [
+        f"a answer @{requested_at}",
+        f"a more @{requested_at}",
+        f"a later @{requested_at + 2100}",
+    ]
     counts = [len(log) for log in logs]
     assert counts == sorted(counts)
     assert counts[0] < counts[-1], "an observation shows what had come by then"

@@ -44,7 +44,7 @@ def collection(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("options", "task", "features", "asked", "total"),
+    ("options", "task", "features", "requested", "total"),
     [
         (UnrecordedAnswers(), None, {}, UnrecordedAnswers(), UnrecordedAnswers()),
         (ACCEPT, None, {}, ACCEPT, ACCEPT),
@@ -55,10 +55,10 @@ def collection(tmp_path_factory):
         (ACCEPT, None, {"derived": True}, ACCEPT, BOTH),
     ],
 )
-def test_an_episode_allows_what_env_task_or_server_allow(options, task, features, asked, total):
+def test_an_episode_allows_what_env_task_or_server_allow(options, task, features, requested, total):
     info = ReplayInfo("native", {}, (), features)
     found = unrecorded_of(EnvOptions(unrecorded=options), task and replace(TASK, on_write=task), info)
-    assert (found.requested, found.total) == (asked, total)
+    assert (found.requested, found.total) == (requested, total)
     assert bool(found.total) == (total != UnrecordedAnswers())
 
 

@@ -62,10 +62,10 @@ async def test_a_past_that_does_not_come_again_is_reported_by_step_kind_and_dige
     step = past.steps[1]
     past.steps[1] = replace(step, seen={**step.seen, "axtree": "0" * 64})
     sessions = len(await replay.sessions())
-    with pytest.raises(ForkDiverged) as told:
+    with pytest.raises(ForkDiverged) as raised:
         await env.fork(2)
-    assert (told.value.step, told.value.kind, told.value.expected) == (1, "axtree", "0" * 64)
-    assert told.value.found == step.seen["axtree"]
+    assert (raised.value.step, raised.value.kind, raised.value.expected) == (1, "axtree", "0" * 64)
+    assert raised.value.found == step.seen["axtree"]
     assert (len(await replay.sessions()), len(browser.contexts)) == (sessions, 1)  # none is left behind
 
 

@@ -170,10 +170,10 @@ def test_an_infra_failure_raises_or_is_flagged_and_never_a_plain_reward(server):
 
 def trace(vector, actions):
     """Return what steps signal, and which tasks the infos and observations tell of."""
-    told = [vector.reset(seed=3)]
-    told += [vector.step(each) for each in actions]
+    results = [vector.reset(seed=3)]
+    results += [vector.step(each) for each in actions]
     rows = []
-    for each in told:
+    for each in results:
         info = each[-1]
         row = {"goals": each[0]["goal"], "task": list(info["task"])}
         if len(each) == 5:

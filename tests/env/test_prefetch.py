@@ -66,7 +66,7 @@ async def sessions(replay):
 WHEEL_FLAG = "a page changes in each frame while it scrolls"
 
 
-def told(info):
+def stable_info(info):
     """What of an info is no identifier and no real time."""
     settle = {name: value for name, value in info["settle"].items() if name != "waited"}
     # Whether a wheel's last scroll event comes a frame later depends on the machine; the flag says so.
@@ -97,7 +97,9 @@ async def test_on_real_pages_a_prepared_episode_is_the_one_that_was_not_prepared
     assert len(plain.steps) == 4
     for kind in SEEN:
         assert plain.stream(kind) == beside.stream(kind) == prepared.stream(kind)
-    assert [told(step.info) for step in plain.steps] == [told(step.info) for step in prepared.steps]
+    assert [stable_info(step.info) for step in plain.steps] == [
+        stable_info(step.info) for step in prepared.steps
+    ]
 
 
 async def test_a_reset_takes_what_was_prepared_for_it_and_the_next_one_is_prepared(env, replay):
@@ -105,7 +107,7 @@ async def test_a_reset_takes_what_was_prepared_for_it_and_the_next_one_is_prepar
     for _ in range(3):
         observation, info = await env.reset(url=HOME)
         episodes.append(info["episode"])
-        seen.append((observation.digests, told(info)))
+        seen.append((observation.digests, stable_info(info)))
         waiting = set(await sessions(replay)) - {"default", info["session"]}
         await ready(env)
     assert env.prefetcher.counts.taken == 2
@@ -122,19 +124,19 @@ async def test_a_reset_waits_for_what_is_on_its_way(env):
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "reset",
     [{"url": SECOND}, {"url": HOME, "seed": 6}, {"task": Task("home", "Look", HOME)}],
     ids=["url", "seed", "task"],
 )
-async def test_what_was_prepared_for_another_reset_is_closed(env, replay, browser, asked):
+async def test_what_was_prepared_for_another_reset_is_closed(env, replay, browser, reset):
     await env.reset(url=HOME)
     await ready(env)
-    observation, info = await env.reset(**asked)
+    observation, info = await env.reset(**reset)
     assert (env.prefetcher.counts.taken, env.prefetcher.counts.left) == (0, 1)
     async with Env(replay.url, level="exact", observe=SEEN, browser=browser) as plain:
-        wanted, other = await plain.reset(**asked)
+        wanted, other = await plain.reset(**reset)
     assert observation.digests == wanted.digests
-    assert told(info) == told(other)
+    assert stable_info(info) == stable_info(other)
 
 
 async def test_a_task_that_is_equal_finds_its_start(env):
@@ -262,8 +264,8 @@ async def test_sessions_of_a_vector_have_starts_of_their_own(replay):
     async with VectorEnv(replay.url, 2, level="exact", options=options) as vector:
 
         async def round_of(url):
-            told = await asyncio.gather(*(vector.reset(i, url=url) for i in range(2)))
-            return {observation.digests["axtree"] for observation, _ in told}
+            starts = await asyncio.gather(*(vector.reset(i, url=url) for i in range(2)))
+            return {observation.digests["axtree"] for observation, _ in starts}
 
         first = await round_of(HOME)
         await asyncio.gather(*(ready(seat.env) for seat in vector._slots))

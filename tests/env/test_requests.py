@@ -32,8 +32,8 @@ SHOP = "https://shop.test"
 def entry(method="POST", url=SHOP + "/cart", body="", kind=FORM, tier="miss", mode="navigate"):
     raw = body if isinstance(body, bytes) else (json.dumps(body) if kind == JSON else body).encode()
     fields = [["content-type", kind], ["sec-fetch-mode", mode]]
-    asked = {"fields": fields} | ({"size": len(raw), "body": b64encode(raw).decode()} if raw else {})
-    return {"method": method, "url": url, "status": 404, "tier": tier, "asked": asked}
+    request = {"fields": fields} | ({"size": len(raw), "body": b64encode(raw).decode()} if raw else {})
+    return {"method": method, "url": url, "status": 404, "tier": tier, "asked": request}
 
 
 def score(evaluator, *entries, rules=None):

@@ -75,11 +75,11 @@ def test_a_file_is_read(tmp_path):
 
 def test_json_is_read_as_well_tabs_and_all(tmp_path):
     path = tmp_path / "tasks.json"
-    told = {
+    tasks = {
         "stillweb_tasks": 1,
         "tasks": [{"id": "a", "goal": "g \U0001f600", "start_url": "https://a.test"}],
     }
-    path.write_text(json.dumps(told, indent="\t"))
+    path.write_text(json.dumps(tasks, indent="\t"))
     (task,) = load_tasks(path)
     assert (task.goal, task.evaluation, task.source) == ("g \U0001f600", None, f"{path}:4")
 
@@ -142,7 +142,7 @@ def test_all_that_is_wrong_is_reported_at_once():
 
 
 def test_the_schema_names_every_evaluator():
-    told = json.dumps(native_schema())
+    schema = json.dumps(native_schema())
     for kind in (
         "string",
         "json",
@@ -155,7 +155,7 @@ def test_the_schema_names_every_evaluator():
         "either",
         "every",
     ):
-        assert f'"{kind}"' in told
+        assert f'"{kind}"' in schema
 
 
 REQUESTS = (

@@ -95,10 +95,10 @@ def test_a_bad_entry_is_named(wrong):
 
 
 def test_a_missing_field_is_named():
-    told = entry()
-    del told["start_url"]
+    task = entry()
+    del task["start_url"]
     with pytest.raises(TaskError, match=r"tasks\.json#0: .*: 'start_url' is missing"):
-        webarena_tasks([told], sites=SITES, collections={}, source="tasks.json")
+        webarena_tasks([task], sites=SITES, collections={}, source="tasks.json")
 
 
 @pytest.mark.parametrize(
@@ -244,8 +244,8 @@ def verified(*events, report=REPORT):
 def sent(method, url, body=None):
     raw = urlencode(body).encode() if body else b""
     fields = [["content-type", "application/x-www-form-urlencoded"], ["sec-fetch-mode", "navigate"]]
-    asked = {"fields": fields} | ({"size": len(raw), "body": b64encode(raw).decode()} if raw else {})
-    return {"method": method, "url": url, "status": 404, "tier": "miss", "asked": asked}
+    request = {"fields": fields} | ({"size": len(raw), "body": b64encode(raw).decode()} if raw else {})
+    return {"method": method, "url": url, "status": 404, "tier": "miss", "asked": request}
 
 
 def rewarded(evaluation, *requests, url="http://shop.test/lamps"):

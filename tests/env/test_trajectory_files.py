@@ -75,17 +75,17 @@ def written(root, name, reward, answer, expected="9"):
     return path
 
 
-def told(*arguments):
+def run_verify(*arguments):
     ran = CliRunner().invoke(command, [*map(str, arguments)])
     return ran.exit_code, ran.stdout, ran.stderr
 
 
 def test_the_command_says_which_reward_differs_by_its_exit_status(tmp_path):
     written(tmp_path, "right", 1.0, "9")
-    status, out, err = told(tmp_path, "--json")
+    status, out, err = run_verify(tmp_path, "--json")
     assert (status, json.loads(out)["same"]) == (0, 1), err
     wrong = written(tmp_path, "wrong", 1.0, "8")
-    status, out, _ = told(tmp_path, "--json")
+    status, out, _ = run_verify(tmp_path, "--json")
     rows = {row["task"]: row for row in json.loads(out)["rows"]}
     assert (status, rows["wrong"]["outcome"], rows["wrong"]["rescored"]) == (1, "other", 0.0)
     repaired = tmp_path / "mended.yaml"
@@ -93,9 +93,9 @@ def test_the_command_says_which_reward_differs_by_its_exit_status(tmp_path):
         "stillweb_tasks: 1\ntasks:\n  - {id: wrong, goal: g, start_url: 'https://a.test/', "
         "evaluate: [{type: string, regex: '[89]'}]}\n"
     )
-    status, out, _ = told(wrong, "--tasks", repaired, "--json")
+    status, out, _ = run_verify(wrong, "--tasks", repaired, "--json")
     assert (status, json.loads(out)["rows"][0]["rescored"]) == (0, 1.0)
-    status, _, err = told(repaired.parent / "wrong" / "trajectory.jsonl", tmp_path / "store")
+    status, _, err = run_verify(repaired.parent / "wrong" / "trajectory.jsonl", tmp_path / "store")
     assert status == 2  # there is no such path
 
 
@@ -137,7 +137,7 @@ def test_a_damaged_trajectory_is_reported_in_its_row_and_the_others_are_scored(t
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     damage(lines[number])
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    status, out, err = told(tmp_path, "--json")
+    status, out, err = run_verify(tmp_path, "--json")
     rows = {row["path"].split("/")[-2]: row for row in json.loads(out)["rows"]}
     assert status == 1, err
     assert (rows["right"]["outcome"], rows["damaged"]["outcome"]) == ("same", outcome)
@@ -154,7 +154,7 @@ def test_an_episode_that_ran_out_of_steps_or_had_no_task_is_no_damage(tmp_path):
         "".join(json.dumps(line) + "\n" for line in ({**header, "task": None}, reset, {**end, "reward": 0.0}))
     )
     assert rescore(Trajectory.load(path)).outcome == "same"
-    assert told(tmp_path)[0] == 0
+    assert run_verify(tmp_path)[0] == 0
 
 
 def test_long_texts_of_the_evidence_lie_in_the_store(tmp_path):
