@@ -2,8 +2,8 @@
 
     python bench/archives.py [--shared ../shared] [--backend native] [--backend pywb] [--pages 2]
 
-Prints JSON (and a Markdown table on stderr): archive, captures, and per back-end and page the status, what
-the page asked for, and what was answered. A request counts as a hit where the back-end answered from the
+Prints JSON (and a Markdown table on stderr): archive, captures, and per back-end and page the status,
+the page's requests, and the answers. A request counts as a hit where the back-end answered from the
 archive: native says so in its ledger, pywb by a Memento-Datetime header or by a status that the
 archive holds for that URL. Nothing here is a gate.
 """
@@ -40,7 +40,7 @@ SUFFIXES = (".warc", ".warc.gz", ".arc", ".arc.gz", ".wacz", ".har")
 
 
 def archives(shared: Path) -> list[Path]:
-    """Return the shared archives but for those with defects."""
+    """Return the shared archives except those with defects."""
     folder = shared / "archives"
     found = [*folder.iterdir(), *(folder / "browsertrix").iterdir()]
     return sorted(path for path in found if path.name.endswith(SUFFIXES))
@@ -102,7 +102,7 @@ async def visited(
 
 
 async def load(browser: Any, client: ReplayClient, name: str, url: str, pack: Pack) -> dict[str, Any]:
-    """Load one page in a session and a context of its own, and count what it asked for."""
+    """Load one page in a session and a context of its own, and count its requests."""
     info = await client.info()
     async with visited(browser, client, name) as visit:
         page = await visit.context.new_page()

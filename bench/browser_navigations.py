@@ -2,13 +2,13 @@
 
 Eight pages of the Python manual with all their assets (from the shared archive docs25.wacz), over https. Each
 of eight contexts of one headless browser walks through them, a page at a time, until the clock stops; a run
-begins with new contexts, so with an empty HTTP cache. nginx is asked directly (`--host-resolver-rules` leads
-the host name to it), native and pywb are the contexts' proxy, native with a session for each context.
+begins with new contexts, so with an empty HTTP cache. The browser connects to nginx directly (by
+`--host-resolver-rules`). Native and pywb are the contexts' proxy, native with a session for each context.
 
     python bench/browser_navigations.py [--shared ../shared] [--seconds 8] [--rounds 5] [--contexts 8]
 
 Prints JSON: medians over rounds, and ratios of neighbours in time. The browser shares the machine with the
-servers and is what takes the time; `floors` says which floor is met. Never gates.
+servers and takes most of the time; `floors` says which minimum is met. Never gates.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The other side of bench/env.py: browsergym-core, which takes its orders as lines of JSON.
 
 Runs in a virtual environment of its own (browsergym-core pins playwright==1.44) and imports nothing of
-stillweb. Reads commands from stdin, writes one answer each to stdout. What BrowserGym does not let choose
-is patched: the executable of its two browsers, and their windows' size. Seconds are of `reset` and `step`
+stillweb. Reads commands from stdin, writes one answer each to stdout. BrowserGym has no option for the
+executable of its two browsers and their windows' size: both are patched. Seconds are of `reset` and `step`
 alone; `flatten` are those of `flatten_axtree_to_str`, which agents call on what these return.
 """
 

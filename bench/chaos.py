@@ -8,10 +8,10 @@ absent; some need an answer of the replay in the step before the score. Each is 
 episodes and wrongly by the others, so that both 1 and 0 are known beforehand; first of all they are played
 undisturbed, and must be worth just that.
 
-Then SIGKILL meets a browser, a Playwright driver, a renderer or a replay worker, drawn by the seed, each time
-that so many more episodes have ended, after a drawn while, and where the drawn victim is not there, another.
-Wanted: every episode `ok` with the known reward, or `infra_error`; at the end no process, no session and
-no profile folder that was not there before. Prints JSON; the exit status is 1 where that is not so.
+Then SIGKILL meets a browser, a Playwright driver, a renderer or a replay worker. The seed draws the victim
+and a delay after each so many episodes; if the victim does not run, another is taken. Wanted: every episode
+`ok` with the known reward, or `infra_error`; at the end no process, session or profile folder that did not
+exist before. Prints JSON; the exit status is 1 where that is not so.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ KINDS = {
         (({"action": "fill", "value": "Ada"}, "Name"), ({"action": "terminate"}, None)),
         (({"action": "fill", "value": "Bob"}, "Name"), ({"action": "terminate"}, None)),
     ),
-    # Of a page that broke, this is not true, though the right thing was done.
+    # This is not true of a page that broke, though the right action was done.
     "fetch": Kind(
         script("document.getElementById('out').textContent == '7'"),
         (({"action": "click"}, "Stock"), ({"action": "terminate"}, None)),
         (({"action": "terminate"}, None),),
     ),
-    # Of a page that broke, this is true, though the wrong thing was done.
+    # This is true of a page that broke, though the wrong action was done.
     "absent": Kind(
         script("!document.getElementById('banner')"),
         (({"action": "click"}, "Dismiss"), ({"action": "terminate"}, None)),
@@ -153,7 +153,7 @@ def record(folder: Path) -> None:
 
 @dataclass
 class Run:
-    """What is counted."""
+    """The counters of a run."""
 
     killed: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -274,9 +274,7 @@ def main() -> None:
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     logging.getLogger("stillweb").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as aside:
-        os.environ["TMPDIR"] = tempfile.tempdir = (
-            aside  # the driver puts profiles there, and nobody else does
-        )
+        os.environ["TMPDIR"] = tempfile.tempdir = aside  # only the driver puts profiles there
         record(Path(name))
         root = Path(name)
         with program("chaos", root=root, certs=root / "certs", workers=2, quiet=True) as (_, said):

@@ -6,7 +6,7 @@
 
 Two episodes on the demo's bookshop: `browse` only reads and subscribes; `buy` is the demo's own, whose
 cart shows what was put into it. Prints JSON: rewards, how each run ended, and per step and kind of
-observation how many runs saw what most saw; for each back-end by itself and for both together.
+observation how many runs saw what most saw; for each back-end alone and for both together.
 """
 
 from __future__ import annotations

@@ -4,15 +4,15 @@
                              [--links 400] [--alike 60] [--steps 200] [--train 201,202,203]
                              [--test 301,302,303] [--part crawl,explore,amend]
 
-The shared sites must be up. Each site is crawled into DIR/collections/NAME (`--limit` pages); a copy of it is
-explored (NAME-explored); a copy of that is amended (NAME-amended) by what the agent missed on all the
-seeds of `--train`, but for what it asked for by pressing what the explorer leaves alone (delete, save). On
-each of the three the agent takes `--steps` steps per seed of `--test`, which nothing before has seen. What
-lies there already is taken up again: recordings by name, walks by name, seed and steps.
+The shared sites must be up. Each site is crawled into DIR/collections/NAME (`--limit` pages). A copy of it is
+explored (NAME-explored). A copy of that is amended (NAME-amended) by the agent's misses on the seeds of
+`--train`. Requests of controls that the explorer leaves alone (delete, save) are excluded. On each of the
+three the agent takes `--steps` steps per seed of `--test`, which is new to all of them. Existing results are
+used again: recordings by name, walks by name, seed and steps.
 
-The agent is `stillweb.env.propose_trace`: it knows observations and its seed alone, and clicks, fills
-(one of five texts), chooses, scrolls, hovers, goes back and opens again what it has seen; from a page that is
-not held it turns back. The explorer gets the same texts, as an author of tasks states what agents will type:
+The agent is `stillweb.env.propose_trace`: it knows observations and its seed alone. It clicks, fills (one of
+five texts), chooses, scrolls, hovers, goes back and reopens pages that it has seen; from a missed page it
+turns back. The explorer gets the same texts, as an author of tasks states what agents will type:
 DIR/values.yaml.
 
 Per site and recording: *asking* are the steps that sent a request; *left* those of them that led off the
@@ -54,13 +54,13 @@ from stillweb.urls import host_of, wire_url
 
 REACH = (*RESOLVE, "--upstream-ca", str(SITES_CA))
 PARTS = ("crawl", "explore", "amend")
-# What would change a site that others use at the same time.
+# Controls that would change a site that others use at the same time.
 SKIPPED = r"\bsave\b|\bdeploy\b|\bpublish\b"
 VALUES = 'fields: {"*": [Ada, "7", blue, "a longer text, with a comma", ""]}\n'
 
 
 class Counting:
-    """A session that counts what its steps ask for; passed to the agent in place of an Env.
+    """A session that counts the requests of its steps; passed to the agent in place of an Env.
 
     Attributes:
         pressed: numbers of the ledger that came of controls which are not to be pressed on the live site.
@@ -269,7 +269,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         for part in args.part:
             cost = prepare(args, name, urls, part)
             made = {"crawl": name, "explore": f"{name}-explored", "amend": f"{name}-amended"}[part]
-            # What exploring leaves out is what amend is given: its seeds are as new to the exploration.
+            # Amend is given what exploring leaves out: its seeds are as new to the exploration.
             walked = walked_on(args, made, urls[0], args.train if part == "explore" else args.test)
             walked.pop("misses")
             row[part] = {"cost": cost, "walked": walked}

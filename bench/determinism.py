@@ -1,9 +1,9 @@
 """Whether a page comes out equal: start pages of shared archives, loaded again and again at level CLOCK.
 
 Each page is loaded 8 times by default, from native replay, in sessions and contexts of their own: twice
-alone, then six times at once, so that answers race and the machine is loaded. Counted are the distinct
-digests of accessibility tree, visible text, HTML, screenshot and set of requests: 1 is what level CLOCK
-promises but for racing answers (docs/decisions/0008-clock-level.md).
+alone, then six times simultaneously, so that answers race and the machine is loaded. Counted are the distinct
+digests of accessibility tree, visible text, HTML, screenshot and set of requests: level CLOCK
+promises 1 except for racing answers (docs/decisions/0008-clock-level.md).
 
     python bench/determinism.py [--shared ../shared] [--only NAME] [--alone 2] [--together 6] [--keep DIR]
 
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--only", default="", help="a part of the archive's name")
     parser.add_argument("--alone", type=int, default=2, help="runs one after the other")
-    parser.add_argument("--together", type=int, default=6, help="runs at once, after them")
+    parser.add_argument("--together", type=int, default=6, help="simultaneous runs, after them")
     parser.add_argument("--keep", type=Path, help="write what differed into this folder")
     print(json.dumps(asyncio.run(measure(parser.parse_args())), indent=1))
 

@@ -3,8 +3,8 @@
     python bench/diff.py --root DIR [--name docs] [--record] [--runs 10] [--altered 0.2] [--jobs 4]
 
 DIR/collections/NAME is what is compared, with DIR/certs; `--record` makes it first, of docs.test (180 pages;
-the shared sites must be up). Times: one comparison of the recording as it is, and one of a copy in which the
-documents of a share of the pages are altered (a paragraph and a rule for headings), so that equality is no
+the shared sites must be up). Times: one comparison of the recording as it is, and one of a copy. In the
+copy a share of the documents has another paragraph and another rule for headings, so that equality is no
 short cut. Then `--runs` comparisons in a row, of `--run-pages` pages each: a finding in any is a false one.
 Prints JSON; the target is 90 s for 180 pages with all scores on 2 cores.
 """

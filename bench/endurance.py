@@ -1,4 +1,4 @@
-"""Minutes of full load on one server, and whether its memory stays as it is: every kind of client at once.
+"""Minutes of full load on one server, and whether its memory stays as it is: all kinds of clients together.
 
     python bench/endurance.py [--minutes 10] [--workers 1] [--seed still]
 
@@ -51,7 +51,7 @@ HERE = Path(__file__).parent
 
 @dataclass
 class Site:
-    """What was recorded, and what the clients count."""
+    """The recorded bodies, and the counters of the clients."""
 
     ca: ssl.SSLContext
     proxy: tuple[str, int]
@@ -160,7 +160,7 @@ async def visits(site: Site, draw: random.Random) -> None:
 
 
 async def misses(site: Site, draw: random.Random) -> None:
-    """Ask for what was never recorded, always another: misses weigh more in a ledger than what repeats."""
+    """Request unrecorded URLs, always another one: misses weigh more in a ledger than repeated requests."""
     await control(site, "POST", f"/sessions/{site.aside['id']}/reset")
     async with dialled(address_of(site.aside["proxy"])) as streams:
         for _ in range(20):

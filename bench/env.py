@@ -6,26 +6,26 @@
 
 The other side is the real browsergym-core 0.14.3 (bench/browsergym_side.py), in a virtual environment that is
 made on first use. Both sides drive the same browser on the pages of one replay server, each episode with a
-session of its own, which is opened before BrowserGym's clock runs, but is part of our reset. Everybody plays
+session of its own. The session is opened before BrowserGym's clock runs, but is part of our reset. Both play
 the same scripts, the same calls in BrowserGym's words, elements by role and name. They take turns within each
 round, and the order turns from round to round, so that a busy machine slows all of them.
 
-What is computed is at least as much on our side. BrowserGym: `dom_object` (DOMSnapshot.captureSnapshot),
-`axtree_object`, `extra_element_properties` (box, visibility, clickable), `screenshot` (PNG, decoded),
-addresses and titles; then `flatten_axtree_to_str`, measured apart and not counted. Ours: `axtree` (that same
-text, and its nodes), `dom` (distilled, as text), `html`, `elements` (box, visibility, clickable),
-`screenshot` (PNG), a SHA-256 of each, tabs, the ledger's account of requests; and before that it waits until
-the page has settled, where BrowserGym waits for `domcontentloaded`. A reset is what a training loop pays
-between episodes: the old episode's end is in it, the first launch of our browser is not (BrowserGym launches
-two browsers at each reset).
+Our side computes at least as much. BrowserGym: `dom_object` (DOMSnapshot.captureSnapshot), `axtree_object`,
+`extra_element_properties` (box, visibility, clickable), `screenshot` (PNG, decoded), addresses and titles;
+then `flatten_axtree_to_str`, measured apart and not counted. Ours: `axtree` (that same text, and its nodes),
+`dom` (distilled, as text), `html`, `elements` (box, visibility, clickable) and `screenshot` (PNG). Added are
+a SHA-256 of each, tabs and the ledger's account of requests. Before that it waits until the page has settled,
+where BrowserGym waits for `domcontentloaded`. A reset is what a training loop pays between episodes: the old
+episode's end is in it, the first launch of our browser is not (BrowserGym launches two browsers at each
+reset).
 
-At `exact` resets are measured cold, and prefetched (`EnvOptions(prefetch=1)`): the script's start is opened
-once, the script is played while the next start is being prepared, and then the same start is asked for
+At `exact` resets are measured cold, and prefetched (`EnvOptions(prefetch=1)`). The script's start is opened
+once, and the script is played while the next start is being prepared. Then the same start is requested
 again, which is the reset that counts. Between two calls such a player waits for as long as a policy is said
-to think (`--thinks`, seconds): at 0 preparing competes with the steps. What it has prepared besides is ready,
-and at rest, before the next player's turn.
+to think (`--thinks`, seconds): at 0 preparing competes with the steps. Other prepared starts are ready, and
+at rest, before the next player's turn.
 
-BrowserGym plays twice: `defaults` (slow_mo 1000 ms, as its tasks ask for; 0.5 s before each observation) and
+BrowserGym plays twice: `defaults` (slow_mo 1000 ms, as its tasks require; 0.5 s before each observation) and
 `zero` (both 0). Besides, at the last level: seconds per step at so many sessions, and how long a page with
 3 s of timers takes to settle; the sessions with and without preparing (`prefetch`).
 
@@ -404,7 +404,7 @@ async def measure(args: argparse.Namespace, python: Path) -> dict[str, Any]:
     collections = collections_of(args)
     ca = CertAuthority.load_or_init(args.work / "certs")
     before = os.getloadavg()
-    # Other sessions first: nobody else's browsers are there then.
+    # Other sessions first: no other browser runs then.
     tasks = [(SCRIPTS[name][0], name) for name in args.only]
     level = args.levels[-1]
     timers = await timers_at(args.work, ca, level)

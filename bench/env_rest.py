@@ -1,4 +1,4 @@
-"""What bench/env.py measures beside the comparison: steps of many sessions, and a page with 3 s of timers."""
+"""Further measurements of bench/env.py: steps of many sessions, and a page with 3 s of timers."""
 
 from __future__ import annotations
 

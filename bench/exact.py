@@ -1,16 +1,16 @@
 """One stream per trace: how often scripted traces differ, at 1, 8 and 32 sessions, machine loaded and not.
 
-For each collection (recorded sites of `--collections`, archives of `--shared`) the traces of
-`bench/traces/<collection>/` are certified (`stillweb certify`): at the level under test on native replay
-(`exact`), for contrast as a plain Playwright would have it (`plain`: nothing pinned, waiting until network
-and DOM have been quiet for 500 ms of real time), and at the level under test through the pywb sidecar
-(`pywb`). Where a collection has no traces yet, they are made by exploring and written there.
+Each collection is a recorded site of `--collections` or an archive of `--shared`. The traces of
+`bench/traces/<collection>/` are certified (`stillweb certify`), in three ways. `exact`: at the level under
+test on native replay. `plain`, for contrast: as a plain Playwright would have it, nothing pinned, waiting
+until network and DOM have been quiet for 500 ms of real time. `pywb`: at the level under test through the
+sidecar. Where a collection has no traces yet, they are made by exploring and written there.
 
     python bench/exact.py --collections DIR [--shared ../shared] [--work out/exact] [--level exact]
         [--only shop,wiki] [--kinds exact,plain,pywb] [--runs 20] [--jobs 1,8,32] [--traces 3] [--steps 20]
 
 Prints JSON; writes exact.json and exact.md into the work folder, after each collection anew. It may be
-stopped and goes on where it was: finished runs and certificates are kept in the work folder, so that after
+stopped, and resumes where it was: finished runs and certificates are kept in the work folder, so that after
 a change of stillweb another folder (or `--fresh`) is to be given. Nothing here is a gate.
 """
 
@@ -159,7 +159,7 @@ def row_of(certificate: Certificate) -> dict[str, Any]:
         "differ": sum(group.differ for group in groups),
         "failed": certificate.flakes.to_dict(),
         "broken": certificate.broken,
-        # Of the trace that has most; 1 is what is promised.
+        # The trace that has most; 1 is promised.
         "streams": {f: max((t.distinct.get(f, 0) for t in traces), default=0) for f in certificate.forms},
         "steps": sum(group.steps for group in groups),
         "flagged": certificate.flagged.to_dict(),

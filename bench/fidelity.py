@@ -1,11 +1,11 @@
-"""What `stillweb diff` finds of every shared site and archive, replayed by native and by pywb, side by side.
+"""Findings of `stillweb diff` for every shared site and archive, replayed by native and by pywb.
 
     python bench/fidelity.py [--shared ../shared] [--collections DIR] [--only NAME] [--pages 5]
 
 *sites*: the recordings NAME-1 (or NAME) of DIR, as `bench/volatility.py --keep` leaves them, with whatever
-baseline they have; where none lies there the site is recorded (the shared sites must be up). Scores are
-means over pages. *archives*: imported; others made them, so they have no baseline, and what can be said is
-the status of the first pages' documents and the share of requests that were answered from the archive.
+baseline they have; where none lies there the site is recorded (the shared sites must be up). Scores are means
+over pages. *archives*: imported. They have no baseline, since others made them. Compared are the status of
+the first pages' documents and the share of requests that were answered from the archive.
 
 Prints JSON, and Markdown tables on stderr. DIR is not written to: recordings are copied.
 """

@@ -2,11 +2,11 @@
 
     python bench/foreign.py FOLDER [--only TEXT] [--seconds 120] [--most 400]
 
-Prints JSON: for each file whether it was imported or refused and why, the captures beside a count made with
-warcio, zipfile and json alone, the answers of replay beside those bytes, and the start pages. Replay is asked
-as a plain HTTP client asks, with the request as recorded, or a GET where the file has none. `lost` counts
-records without a capture and without a defect that says why; `wrong` counts answers that the file does not
-hold. Nothing here is a gate.
+Prints JSON. For each file: whether it was imported or refused and why, and its start pages. Captures and the
+answers of replay are compared with a count and with bodies read by warcio, zipfile and json alone. Requests
+to replay are those of a plain HTTP client, with the request as recorded, or a GET where the file has none.
+`lost` counts records without a capture and without a defect that says why; `wrong` counts answers that the
+file does not hold. Nothing here is a gate.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ class Asker:
 
 
 def compare(port: int, answers: list[Held], most: int) -> list[tuple[str, str, str, str]]:
-    """Ask for each response of the file; return verdict, method, URL and a note for each."""
+    """Request each response of the file; return verdict, method, URL and a note for each."""
     asker, found = Asker(port), []
     of_url: dict[tuple[str, str], list[Held]] = {}
     for each in answers:

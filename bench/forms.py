@@ -2,7 +2,7 @@
 
     python bench/forms.py
 
-Somebody logs in to shop.test and puts a thing into the basket, logs in to wiki.test and previews an edit;
+A visitor logs in to shop.test and puts a thing into the basket, logs in to wiki.test and previews an edit;
 twice, through the recording proxy. Then the second recording's POSTs, with their tokens, are sent to a replay
 of the first: before and after `learn`. Prints JSON: what was learned, and the ledger's counts. The shared
 sites must be up. Nothing here is a gate.

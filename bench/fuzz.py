@@ -4,8 +4,8 @@
                          [--texts 100000] [--shared ../shared] [--only wire]
                          [--memory 1024]
 
-What must hold is said in `fuzzwire`, `fuzzresolver`, `fuzzfiles` and `fuzztexts`. Data of the process may
-take `--memory` MiB; more is a `MemoryError`, and so a finding. Everything is drawn from the seed and a
+`fuzzwire`, `fuzzresolver`, `fuzzfiles` and `fuzztexts` state the rules that must hold. Data of the process
+may take `--memory` MiB; more is a `MemoryError`, and so a finding. Everything is drawn from the seed and a
 number, so that `--only wire --seed S --from N --streams 1` shows a finding again. Progress goes to stderr,
 JSON to stdout; the exit status is 1 if anything was found. It is patient: `nice -n 19 ...`.
 """
@@ -36,7 +36,7 @@ HANG = 120  # seconds after which a stream that does not end is shown by its sta
 
 @dataclass
 class Part:
-    """What came of one part."""
+    """The result of one part."""
 
     cases: int = 0
     seconds: float = 0.0

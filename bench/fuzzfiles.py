@@ -6,7 +6,7 @@ must be found again at its stated place, unless a defect is reported for it. An 
 the one that was sealed, or `MalformedPack`.
 
 Not compared are a pack's words about URLs (`explain`, `methods_of`, `urls_like`): their search reads what is
-not checked, and nothing but reasons and preflights come of them.
+not checked, and only reasons and preflights depend on them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from stillweb.errors import MalformedPack, MalformedWarc, StillwebError
 SLOW = 20.0
 LARGEST = 200_000  # bytes of the archives that are changed
 
-# Of the formats; a splice of them reaches deeper than chance does.
+# Strings of the formats: a splice of them reaches deeper than chance does.
 TOKENS = (
     b"WARC/1.0\r\n",
     b"WARC/1.1\r\nContent-Length: 99999999999\r\n\r\n",

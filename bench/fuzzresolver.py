@@ -1,11 +1,11 @@
 """Requests for the resolver against collections drawn from a seed, and an oracle that knows nothing of keys.
 
 A world is a real collection: exchanges over small alphabets, so that near misses are the rule, written as
-WARC and sealed under rules of its own. Asked are its recorded requests, changed ones and new ones, in states
-that sessions come to. What must hold of each answer:
+WARC and sealed under rules of its own. Sent are its recorded requests, changed ones and new ones, in states
+that sessions reach. Rules for each answer:
 
-- it is there, twice the same, and changes nothing; one that says `stable` is the same in any state;
-- a hit's body is that of a capture whose request is the one asked for: method, URL and body by value (JSON
+- it exists, is twice the same, and changes nothing; one that says `stable` is the same in any state;
+- a hit's body is that of a capture whose request equals the sent one: method, URL and body by value (JSON
   parsed, forms by fields), compared here and not by the implementation's keys; volatile values may differ
   where a rule of the world says so, and never on the exact tier;
 - fields that bear meaning (`Authorization`, what `Vary` names and pages set) are those of the capture;
@@ -69,7 +69,7 @@ FIELDS = (
     ("Sec-Fetch-Mode", "no-cors"),
     ("Origin", "https://shop.example"),
 )
-# What a page sets on purpose: another value is another request where an answer varies by it.
+# Fields that a page sets on purpose: another value is another request where an answer varies by it.
 MEANINGFUL = ("hx-request", "rsc", "x-shop", "x-requested-with")
 JSON_LEAVES: tuple[Any, ...] = (
     1,
@@ -344,7 +344,7 @@ def _requested(draw: random.Random, world: World) -> Iterator[tuple[str, str, st
         yield kind, found, f"{request!r}" if found else ""
 
 
-# What must hold.
+# Rules for each answer.
 
 
 def check(request: Request, world: World, state: SessionState, *, requested_as_recorded: bool) -> str:
@@ -364,7 +364,7 @@ def check(request: Request, world: World, state: SessionState, *, requested_as_r
     entry = world.pack.entry(match.entry)
     exchange = world.exchanges.get(bytes(entry.body))
     if exchange is None:
-        return f"has a body that nobody recorded: {bytes(entry.body)!r}"
+        return f"has a body that was not recorded: {bytes(entry.body)!r}"
     found = _differs(request, exchange, match, world)
     advance(state, request, match, entry)
     return found
@@ -410,7 +410,7 @@ def _differs(request: Request, exchange: Exchange, match: Match, world: World) -
 
 
 def identity(request: Request, volatile: tuple[tuple[str, str, str], ...]) -> tuple[Any, ...]:
-    """Return what is equal for two requests if no server that follows the rules tells them apart.
+    """Return a value that is equal for two requests if no server that follows the rules distinguishes them.
 
     Schemes are one, since replay answers for both.
     """

@@ -1,7 +1,7 @@
 """Damaged JSON and YAML for the readers of descriptions: a value, or a typed error, nothing else.
 
-A document of each kind is parsed, some of its values are exchanged for others (another type, a huge number, a
-deep list, a value from another place), and it is written and read again. Changes to bytes rarely leave JSON
+A document of each kind is parsed, changed, written and read again. A change exchanges values for others:
+another type, a huge number, a deep list, a value from another place. Changes to bytes rarely leave JSON
 readable (`fuzzfiles`); these always do. Read are HAR files, templates of forms, page lists and manifests of
 collections, rules, task files, logins and forms of scripts. Templates that are still accepted answer some
 requests.

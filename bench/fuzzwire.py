@@ -1,9 +1,8 @@
 """Byte streams for the wire core, and what must hold of it whatever comes.
 
 A stream is drawn from a seed and its number alone, so that a finding is reproduced by these two. For a stream
-of well-formed requests the events are known beforehand; for any other an independent model (lines and
-lengths, nothing of llhttp) tells the events up to the first byte that it is not sure of. What `check`
-holds, for each stream:
+of well-formed requests the events are known beforehand. For any other an independent model (lines and
+lengths, nothing of llhttp) gives the events up to the first ambiguous byte. `check` requires of each stream:
 
 - the events are the same wherever it is cut, and so is what gathers for a tunnel;
 - they are those that were sent, or begin with those of the model: no request is invented out of a body;
@@ -286,7 +285,7 @@ KINDS: dict[str, tuple[int, Callable[[random.Random], Drawn]]] = {
 }
 
 
-# What must hold.
+# Rules for each stream.
 
 
 def check(stream: Stream, cuts: random.Random) -> str:
@@ -346,7 +345,7 @@ def _ends(wire: HttpConnection, events: list[Event]) -> str:
         if isinstance(event, BadRequest | ConnectReceived) or (
             isinstance(event, RequestReceived) and not event.keep_alive
         ):
-            return f"goes on after {event}: {events}"
+            return f"continues after {event}: {events}"
     last = events[-1] if events else None
     over = isinstance(last, BadRequest | ConnectReceived) or (
         isinstance(last, RequestReceived) and not last.keep_alive
@@ -387,7 +386,7 @@ _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[ -~]*)?\r\n")
 
 
 def modelled(data: bytes) -> Iterator[tuple[str, str, Headers, bytes]]:
-    """Yield the requests that a stream begins with, for as long as there is no doubt about them."""
+    """Yield the requests that a stream begins with, as far as they are unambiguous."""
     at = 0
     while True:
         while data.startswith(b"\r\n", at):

@@ -3,8 +3,8 @@
     PYTHONPATH=tests/security python bench/hostile.py [--mutants 300] [--seed still] [--only bombs]
 
 Each archive is imported, checked, sealed, shown, exported and replayed by the command line in a child process
-that measures its own memory. A finding is a traceback, a signal, more than 60 s, more than 512 MiB, a control
-character on the terminal, or a temporary folder that stays. JSON goes to stdout; the exit status is 1 if
+that measures its own memory. Findings are tracebacks, signals, more than 60 s, more than 512 MiB, control
+characters on the terminal, and temporary folders that stay. JSON goes to stdout; the exit status is 1 if
 anything was found.
 """
 

@@ -2,9 +2,9 @@
 
     python bench/near_requests.py FILE... [--requests 40]
 
-Each WARC, WACZ or HAR file is imported and served. What it holds is read without stillweb (`foreign.py`).
-Recorded requests are sent with one change each: a query parameter changed, removed, added or moved, a segment
-of the path, a member of a JSON body, a field of a form, the method, credentials.
+Each WARC, WACZ or HAR file is imported and served. Its content is read without stillweb (`foreign.py`).
+Recorded requests are sent with one change each: a query parameter (changed, removed, added or moved), a path
+segment, a member of a JSON body, a field of a form, the method, credentials.
 
 Prints JSON: the changed requests by outcome, and each answer to a request that the file does not hold, with
 the reason of the ledger. Answers by the rule for cache-busters (`_=TIME`) are counted apart.

@@ -1,4 +1,4 @@
-"""What each form of observation costs on a large page, of the whole page and of the viewport.
+"""Costs of each form of observation on a large page, of the whole page and of the viewport.
 
 The page is the 30,000-node `library/typing.html` of the Python docs, in a collection made by `stillweb record
 crawl https://docs.test/library/typing.html -c docs --scope page` with `--resolve`; and pages of 5,000, 20,000
@@ -7,10 +7,10 @@ and 50,000 buttons, made in the browser.
     python bench/observations.py --collection DIR/docs --certs DIR [--level exact] [--runs 15]
         [--buttons 5000 20000 50000]
 
-Prints JSON: per page and form the median, least and most milliseconds, the median milliseconds of CPU that
-renderer and driver took (which another program's load does not change much), bytes, distinct digests over all
-runs (1 is what is promised), and how many times cheaper the viewport's form is than the whole page's.
-Nothing here is a gate.
+Prints JSON, per page and form: the median, least and most milliseconds; the median milliseconds of CPU of
+renderer and driver, which another program's load does not change much; bytes; distinct digests over all runs
+(1 is promised); and how many times cheaper the viewport's form is than the whole page's. Nothing here is a
+gate.
 """
 
 from __future__ import annotations

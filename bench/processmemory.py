@@ -1,8 +1,8 @@
 """Memory of a server and all its processes, over time, and whether it stays as it is.
 
-The rule: *flat* if the greatest PSS of the last third of the samples is at most 3 % and 4 MiB above the
-greatest of the first third, and what the server keeps by design and was not yet full of. Thirds and not
-ends, since what is bounded is let go in steps.
+The rule compares the greatest PSS of the last third of the samples with that of the first third. Memory is
+*flat* if the increase is at most 3 %, plus 4 MiB, plus the free space of the server's bounded stores. Thirds
+are compared instead of ends, since bounded stores are emptied in steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each process of a run is: interpreter, driver, browser, renderer, replay; its memory and time."""
+"""Roles of a run's processes (interpreter, driver, browser, renderer, replay), their memory and time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def role(pid: int) -> str:
 
 
 def roles(parent: int) -> dict[int, str]:
-    """Return what a process and all that come from it are, but for those that have ended."""
+    """Return the roles of a process and all its descendants that have not ended."""
     try:
         found = {pid: role(pid) for pid in processes(parent)}
     except OSError:  # one ended while it was looked at

@@ -1,4 +1,4 @@
-"""What `pywb_site/sitecustomize.py` does to pywb: kept-alive and fresh HTTPS requests, with it and without.
+"""Effect of `pywb_site/sitecustomize.py` on pywb: kept-alive and fresh HTTPS requests, with it and without.
 
     python bench/pywb_latency.py [--requests 200] [--hosts 20]
 

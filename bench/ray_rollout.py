@@ -5,8 +5,8 @@
 Tasks of WARC-Bench are solved by the plans of bench/solutions. The VectorEnv plays on a replay server that
 is a program beside; each Ray worker serves the packs itself, fetched by digest. All stand ready the whole
 time and play the same episodes in turns, so that a busy machine slows each. On one machine this shows what
-actors cost: the way of calls and results, and a browser and a replay server more for each worker. That
-throughput grows with machines it cannot show; where one browser fills all cores, 2 workers can at best be
+actors cost: the way of calls and results, and a browser and a replay server more for each worker. It
+cannot show that throughput grows with machines; where one browser fills all cores, 2 workers can at best be
 as fast as 1. Prints JSON; no gate.
 """
 
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, default=HERE.parents[1] / "shared")
     parser.add_argument("--work", type=Path, default=Path("out/ray"))
     parser.add_argument("--collection", default="synthetic_train")
-    parser.add_argument("--sessions", type=int, default=4, help="in all, whoever has them")
+    parser.add_argument("--sessions", type=int, default=4, help="in all, over all workers")
     parser.add_argument("--workers", type=numbers, default=[1, 2])
     parser.add_argument("--episodes", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=2)

@@ -1,11 +1,11 @@
-"""What recording costs: pages per minute and processor time per page, beside plain Playwright's.
+"""Costs of recording: pages per minute and processor time per page, beside plain Playwright's.
 
-Both sides visit the same pages of docs.test, shop.test or any other sites that are up, each in a fresh
+Both sides visit the same pages of docs.test, shop.test or any other sites that are up. Each page has a fresh
 context, with the same browser, flags, profile and waits: load event, `settle` (500 ms of the page's own clock
 without change), the same behaviors (`--behaviors`: none, all, or some), links. `plain` goes to the site
 directly and keeps nothing; `bare` is `stillweb record crawl --no-baseline`: the same through the recording
 proxy, written to disk. `portrait` goes to the site directly, and also takes what a baseline holds (picture,
-text, trees, digests of bodies, each asked for); `recorded` is `stillweb record crawl`: all of that, recorded.
+text, trees, digests of bodies, each requested); `recorded` is `stillweb record crawl`: all of that, recorded.
 
     python bench/record.py [--pages docs=16,shop=12] [--behaviors none] [--rounds 3] [--jobs 1,4]
 
@@ -179,7 +179,7 @@ async def plain_visit(browser: Direct, url: str, conduct: BehaviorOptions, basel
     pinning = Pinning(Level.CLOCK, 0, now())
     context = await open_context(browser, proxy="", profile=Profile(), pinning=pinning)
     try:
-        # Bodies are asked for, and digests made of them, for a baseline alone.
+        # Bodies are requested, and digests made of them, for a baseline alone.
         observer = PageRecorder(context) if baseline else None
         activity = observer.activity if observer else Activity(context)
         page = await context.new_page()

@@ -1,9 +1,9 @@
-"""`kill -9` at random moments of a recording: is every WARC valid, and does the rest come when it goes on?
+"""`kill -9` at random moments of a recording: is every WARC valid, and does the rest come when it resumes?
 
 Some pages of docs.test and of data.test are recorded, without behaviors, undisturbed first. Then each
 recording is killed at moments drawn from a seed, between its first file and its end; `warcio check` reads
-every WARC file as the kill left it; `--append` goes on to the end; and the urlkeys are compared with those of
-the undisturbed one: these pages ask for nothing that varies by itself.
+every WARC file as the kill left it; `--append` resumes to the end; and the urlkeys are compared with those of
+the undisturbed one: these pages request nothing that varies.
 
     python bench/record_kill.py [--kills 10] [--seed 4] [--out FILE]
 

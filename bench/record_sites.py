@@ -4,14 +4,13 @@ it in pywb.
     python bench/record_sites.py --root DIR [--only shop] [--pages 30] [--pywb-pages N] [--jobs 2] [--twice]
                                  [--markdown FILE] [--json FILE]
 
-DIR/collections/SITE is recorded from the URLs that `sites.py urls` gives (the shared sites must be up; a
-collection that is there already is not recorded again, and what its crawl said is read from DIR/record).
-Everything after that is done with `--resolve` gone and on loopback alone: `stillweb diff` at its default
-gates on native and on pywb, both of which have no way to the sites. *Unexplained* are misses, noise aside, of
-what the recording did not see fail. Of pywb is said how many pages it loaded with the recorded status, and
-what of their requests it answered. `collections check` says whether the archive is whole. A page that breaks
-a gate is listed with its findings. Prints JSON; exit status 1 if a site breaks a gate on native or misses
-something.
+DIR/collections/SITE is recorded from the URLs that `sites.py urls` gives (the shared sites must be up; an
+existing collection is not recorded again, and the output of its crawl is read from DIR/record). Everything
+after that is done with `--resolve` gone and on loopback alone: `stillweb diff` at its default gates on native
+and on pywb, both of which have no way to the sites. *Unexplained* are misses, noise aside, of what the
+recording did not see fail. For pywb the report has the pages that it loaded with the recorded status, and the
+requests that it answered. `collections check` says whether the archive is whole. A page that breaks a gate is
+listed with its findings. Prints JSON; exit status 1 if a site breaks a gate on native or misses something.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _SHOWN = 3  # findings of a page in the table of failures
 
 
 def sites(shared: Path) -> dict[str, Any]:
-    """Return what `sites.py urls` tells."""
+    """Return the output of `sites.py urls`."""
     program = [sys.executable, shared / "sites" / "sites.py", "urls"]
     listed = subprocess.run(program, stdout=subprocess.PIPE, check=True).stdout
     found: dict[str, Any] = json.loads(listed)
@@ -39,7 +38,7 @@ def sites(shared: Path) -> dict[str, Any]:
 
 
 def recorded(args: argparse.Namespace, name: str, outcome: dict[str, Any]) -> dict[str, Any]:
-    """Record a site unless it is there, and return what the crawl says of it."""
+    """Record a site unless its recording exists, and return the crawl's output."""
     said = args.root / "record" / f"{name}.json"
     if (args.root / "collections" / name).exists():
         stored: dict[str, Any] = json.loads(said.read_text()) if said.exists() else {}
@@ -156,7 +155,7 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, default=SHARED)
     parser.add_argument("--only", action="append", default=[], help="Sites to take; all if none is named.")
     parser.add_argument("--pages", type=int, default=30)
-    parser.add_argument("--pywb-pages", type=int, help="Pages that pywb is asked for; all if not given.")
+    parser.add_argument("--pywb-pages", type=int, help="Pages to load from pywb; all if not given.")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--twice", action="store_true")
     parser.add_argument("--markdown", type=Path)

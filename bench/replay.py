@@ -1,19 +1,19 @@
 """Requests per second of native replay, pywb and nginx: the same bodies, one client in C, one run.
 
-Twelve documents and assets of the Python manual (from the shared archive docs25.wacz), served by
-`stillweb replay` with native and with pywb, and as static files by nginx with one worker and no log.
+Served are twelve documents and assets of the Python manual, from the shared archive docs25.wacz. The servers
+are `stillweb replay` with native and with pywb, and nginx with static files, one worker and no log.
 `bench/load.c` asks over 8 kept connections with a browser's fields and compares every body:
 
-    http       native and pywb as proxies, native's session port asked directly, nginx
-    tls        through CONNECT (native, pywb), at once (native, nginx)
+    http       native and pywb as proxies, native's session port directly, nginx
+    tls        through CONNECT (native, pywb), directly (native, nginx)
     tls_fresh  the same with a new connection, and a full handshake, for every request
 
     python bench/replay.py [--shared ../shared] [--seconds 2] [--rounds 3] [--pywb stock] [--no-memo]
 
 Servers take turns within a round, so that a disturbance hits all; ratios are medians over rounds of
 neighbours in time. Client and server share the machine: read ratios, not absolutes. Prints JSON; `floors`
-says which floor is met. Needs a C compiler with OpenSSL's headers (libssl-dev); what is missing (pywb, nginx)
-is said and left out.
+says which minimum is met. Needs a C compiler with OpenSSL's headers (libssl-dev); what is missing (pywb,
+nginx) is said and left out.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ http {{
 
 @dataclass(frozen=True)
 class Requested:
-    """How a server is asked in a scenario: mode of the client, where, and whose processor time it costs."""
+    """The target of a scenario's requests: mode of the client, address, and process whose time is counted."""
 
     mode: str
     to: str
@@ -294,7 +294,7 @@ def measured(client: Client, servers_by_part: dict[str, dict[str, Requested]]) -
 
 
 def floors(result: dict[str, object]) -> dict[str, object]:
-    """Return each floor of the issue, the ratio, and whether it is met."""
+    """Return each minimum of the issue, the ratio, and whether it is met."""
     found = {}
     for part, ratio, floor in FLOORS:
         value = result[part].get(ratio)  # type: ignore[attr-defined]

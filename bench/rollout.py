@@ -5,14 +5,13 @@
 
 Tasks of WARC-Bench are solved by the plans of bench/solutions: at `VectorEnv.rollout`, in which no session
 waits for another, and in lockstep: in each round every session takes one step, or begins its next episode,
-and all wait for the slowest. That is what a vector of Gymnasium's does with environments that reset
-themselves. Both play the same episodes on one replay server, a program beside, and in turns within each
+and all wait for the slowest. A vector of Gymnasium does that with environments that reset
+themselves. Both play the same episodes on one replay server, a program beside, in turns within each
 round, so that a busy machine slows both. `--think` is the mean of the milliseconds that a policy takes for
-an action, drawn from an exponential distribution, equal for both; with 0 there is nothing but the processor
-to wait for.
+an action, drawn from an exponential distribution, equal for both. With 0 both wait for the processor only.
 
 With `--browsergym` so many programs of browsergym-core (bench/browsergym_side.py, without its delays) play
-the script of bench/env.py on one page, and as many sessions of a VectorEnv the same calls. Prints JSON;
+the script of bench/env.py on one page. As many sessions of a VectorEnv play the same calls. Prints JSON;
 writes rollout.json and rollout.svg into the work folder. No gate.
 """
 
@@ -277,14 +276,14 @@ def main() -> None:
     parser.add_argument("--think", type=numbers, default=[0, 300], help="mean milliseconds of a policy")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--level", choices=["network", "clock", "exact"], default="clock")
-    parser.add_argument("--browsergym", type=numbers, default=[], help="programs at once, such as 1,2")
+    parser.add_argument("--browsergym", type=numbers, default=[], help="simultaneous programs, such as 1,2")
     default = Path.home() / ".cache" / "stillweb-bench" / "browsergym"
     parser.add_argument("--browsergym-venv", type=Path, default=default)
     options = parser.parse_args()
 
     listed = load_tasks(options.shared / "tasks" / "warc_bench_public.json")
     tasks = [task for task in listed if task.id in PLANS.policies]
-    # Of all kinds, and not one page after the other: the same ones each time.
+    # Pages of all kinds, and not one page after the other: the same ones each time.
     random.Random("rollout").shuffle(tasks)
     root = options.work / "collections"
     names = {task.collection for task in tasks}

@@ -2,7 +2,7 @@
 
     python bench/scale.py --home DIR [--captures 1000000] [--body-bytes 5200] [--lookups 100000]
 
-Makes the collections in DIR if they are not there (`scalegen`: 1,000,000 captures are 6 GB of WARCs, and
+Makes the collections in DIR if they do not exist (`scalegen`: 1,000,000 captures are 6 GB of WARCs, and
 sealing writes 6 GB more), then measures in one run:
 
     seal      seconds, wall and CPU, of `stillweb collections seal`'s work in a process of its own, and of
@@ -17,7 +17,7 @@ sealing writes 6 GB more), then measures in one run:
               p99, and the ratio of these. Beside it the p99 of all rounds together, which one preemption
               of the process blurs, and of the first round, in which blocks of the index are first touched
 
-Random rows are asked for by requests, so that nothing is touched before it is measured. Prints JSON;
+Requests name random rows, so that nothing is touched before it is measured. Prints JSON;
 `floors` says what the issue demands. The machine may be shared: read ratios, not absolutes.
 """
 
@@ -327,7 +327,7 @@ def ask(url: str, method: str = "GET") -> Any:
 
 
 def request_many(proxy: Any, numbers: list[int], body_bytes: int) -> None:
-    """Ask for captures one after the other over one connection, and compare every hundredth body."""
+    """Request captures one after the other over one connection, and compare every hundredth body."""
     with (
         socket.create_connection((proxy.hostname, proxy.port)) as connection,
         connection.makefile("rb") as answers,

@@ -1,6 +1,6 @@
 """Write a large collection fast: WARCs as the recorder writes them, with bodies that hardly compress.
 
-Everything follows from the number of a capture, so that a bench knows what it may ask for. Of a hundred
+Everything follows from the number of a capture, so that a bench knows what it may request. In a hundred
 captures two are POSTs with a JSON body and five repeat an earlier body.
 """
 
@@ -37,7 +37,7 @@ _REQUESTED = (
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """What capture `number` answered."""
+    """The request of capture `number`."""
 
     method: str
     url: str
@@ -74,7 +74,7 @@ def body_of(number: int, size: int) -> bytes:
 
 
 def make_collection(root: Path, captures: int, body_bytes: int) -> Collection:
-    """Return the collection of that size, made if it is not there, with its index."""
+    """Return the collection of that size, made if it does not exist, with its index."""
     collection = Collection(root, f"c{captures}-b{body_bytes}")
     if collection.index_file.exists():
         return collection

@@ -166,7 +166,7 @@ async def watched(url: str, options: argparse.Namespace) -> dict[str, Any]:
 
 async def measure(options: argparse.Namespace, replay: str) -> dict[str, Any]:
     pages = pages_of(options)
-    options.clients, options.at_once = 1, options.leases  # what `rollout_server` asks for
+    options.clients, options.at_once = 1, options.leases  # as `rollout_server` requires
     result: dict[str, Any] = {"leases": options.leases, "busy": options.busy, "level": options.level}
     with rollout_server(replay, options, ("--observe", "axtree", "--observe", "screenshot")) as url:
         server = next(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_serve(pid))

@@ -5,13 +5,13 @@
 
 The site and its tasks are those of `bench/chaos.py`: what each is worth is known beforehand. The rollout
 server, the replay (two workers) and the clients are programs of their own. A client plays its share of the
-tasks, so many at once, by HTTP alone; it writes each result into its file immediately. SIGKILL
+tasks, `--at-once` of them together, by HTTP alone; it writes each result into its file immediately. SIGKILL
 meets a drawn victim each time that so many more episodes have ended. A client that was killed is started
 again and plays what its file does not have; how long the server kept its sessions is measured (leases have
 a TTL of 5 s).
 
 Wanted: every episode `ok` with the known reward, or `infra_error`; every lease of a killed client back within
-10 s; at the end a server that serves, no lease, no session at the replay and no process that was not there
+10 s; at the end a server that serves, no lease, no session at the replay and no process that did not run
 before. Prints JSON; the exit status is 1 where that is not so. `make soak` runs it with 10,000 episodes.
 Profile folders are counted, too: a driver that is killed while its browser starts leaves one.
 """
@@ -105,7 +105,7 @@ async def play(url: str, mine: list[Task], at_once: int, into: Path, owner: str)
             else:
                 line = {"task": task.id, "outcome": "infra_error", "reward": None, "errors": errors}
         with into.open("ab", buffering=0) as file:
-            file.write(json.dumps(line).encode() + b"\n")  # one write: a line is whole or is not there
+            file.write(json.dumps(line).encode() + b"\n")  # one write: a line is whole or missing
 
     async with (
         httpx.AsyncClient(base_url=url, timeout=300, trust_env=False) as client,

@@ -17,7 +17,7 @@ def program(
 ) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, str]]]:
     """Run a server on free ports; yields it and what it says of itself. Ended on leaving, gently.
 
-    `quiet` drops what it tells people.
+    `quiet` drops its messages to people.
     """
     command = (
         *(sys.executable, "-m", "stillweb", "replay", "serve", *collections, "--json"),

@@ -1,4 +1,4 @@
-"""What a session costs: steps per second and core, memory, and whose time it is, at 1 to 128 live sessions.
+"""Costs of a session: steps per second and core, memory, and time by role, at 1 to 128 live sessions.
 
     python bench/sessions.py COLLECTION... [--collections DIR] [--level clock] [--sessions 1,8,32,64,128]
                              [--observe axtree] [--browsers 1] [--rounds 2]

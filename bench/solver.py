@@ -74,7 +74,7 @@ class Played:
 
 @dataclass(slots=True)
 class Row:
-    """What became of a task (or of a task under one seed)."""
+    """The result of a task (or of a task under one seed)."""
 
     task: str
     page: str
@@ -127,7 +127,7 @@ class Row:
 
 
 async def play(env: Env, task: Task, policy: Policy | None, seed: int | None = None) -> Played:
-    """Reset, follow a policy, terminate; with no policy terminate at once."""
+    """Reset, follow a policy, terminate; with no policy terminate immediately."""
     digests: list[dict[str, str]] = []
     actions: list[dict[str, Any]] = []
     flags: list[str] = []
@@ -326,7 +326,7 @@ def main() -> int:
     parser.add_argument("--collections", type=Path, help="folder of collections, instead of importing them")
     parser.add_argument("--level", default="clock")
     parser.add_argument("--observe", default="axtree", help="parts of an observation that are compared")
-    parser.add_argument("--jobs", type=int, default=4, help="environments at once, in one browser")
+    parser.add_argument("--jobs", type=int, default=4, help="simultaneous environments, in one browser")
     parser.add_argument("--seeds", type=int, default=1, help="of each MiniWoB task")
     parser.add_argument("--twice", action="store_true", help="solve again and compare all observations")
     parser.add_argument(

@@ -28,7 +28,7 @@ def _(view: View) -> Steps:
 def _(view: View) -> Steps:
     (seconds,) = said(r"wait (\d+) seconds", view)
     view = yield click(view.find("button", "ONE"))
-    # A click takes 500 ms or more of the page's time by itself: until nothing has changed for so long.
+    # A click alone takes 500 ms or more of the page's time: until nothing has changed for so long.
     view = yield {"action": "wait", "ms": 1000 * int(seconds) - 700}
     yield click(view.find("button", "TWO"))
 

@@ -1,7 +1,7 @@
 """How a reader of the accessibility tree solves MiniWoB tasks.
 
 A policy (solver_clicks.py, solver_fields.py, solver_widgets.py) reads the task off the page, since each
-seed sets another one, and says what it does as flat JSON actions. The page covers itself with START
+seed sets another one, and returns flat JSON actions. The page covers itself with START
 before an episode and when one has ended, which is how it is known that it is over.
 """
 

@@ -1,4 +1,4 @@
-"""What policies of MiniWoB say and see: short words for actions and for what a view holds."""
+"""Vocabulary of the policies for MiniWoB: short names for actions and for the parts of a view."""
 
 from __future__ import annotations
 

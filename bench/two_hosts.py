@@ -79,7 +79,7 @@ def hosts() -> Iterator[None]:
 
 @contextmanager
 def running(command: list[str], ready: bytes, **environment: str) -> Iterator[None]:
-    """Run a program until leaving; go on once it has printed a line that holds `ready`."""
+    """Run a program until leaving; yield once it has printed a line that holds `ready`."""
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

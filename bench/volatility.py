@@ -5,7 +5,7 @@
 *sites*: each site of `../shared/sites` (which must be up) is recorded twice by `record crawl`, with another
 seed and at another time; then the pages of the first recording are visited from native replay, with a seed
 and a time that are neither's. Under four sets of rules: none at all (not even stillweb's defaults), the
-defaults, what `learn` makes of the two recordings alone, and both. With both, every request is also asked for
+defaults, what `learn` makes of the two recordings alone, and both. With both, every request is also sent
 with each of its fields changed (`tests/replay/mutations.py`): none may hit.
 
 *archives*: a page of each of `../shared/archives`, without rules of its own, and with those guessed within
@@ -148,7 +148,7 @@ async def measure_archive(browser: Browser, ca: CertAuthority, root: Path, file:
 
 
 def record(args: argparse.Namespace, folder: Path) -> list[str]:
-    """Record the sites that were asked for, one at a time, and return their names."""
+    """Record the chosen sites, one at a time, and return their names."""
     if args.part == "archives":
         return []
     command = [sys.executable, args.shared / "sites" / "sites.py", "urls"]

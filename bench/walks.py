@@ -1,12 +1,12 @@
 """Random walks at level EXACT, repeated: does any observation or request differ without a flag?
 
 Shares no code with `stillweb certify`, nor with the walks that make its traces. Each walk is chosen once,
-alone on a browser: clicks on elements and at positions with each button, text, keys, scrolling, dragging,
-hovering, lists, uploads, dialogs, tabs, and often `back`, `forward`, `reload` and `goto` of pages that it has
-seen. Then its actions are repeated at each number of sessions, idle
-or beside busy processes, and every run is compared with the first one: all forms of observation byte by byte,
-address, tabs, result of the action, events, settling in the page's time, and the requests in the order of the
-replay server.
+alone on a browser. It has clicks on elements and at positions with each button, text, keys, scrolling,
+dragging, hovering, lists, uploads, dialogs and tabs. Often it has `back`, `forward`, `reload` and `goto` of
+pages that it has seen. Then its actions are repeated at each number of sessions, idle or beside busy
+processes, and every run is compared with the first one. Forms of observation are compared byte by byte.
+Address, tabs, result of the action, events, settling in the page's time, and the requests in the order of the
+replay server are compared, too.
 
     python bench/walks.py COLLECTIONS [--only shop,wiki] [--walks 5] [--steps 20] [--groups 1,8,16,8+2]
         [--runs 10] [--observe axtree,dom,text,screenshot] [--work out/walks]
@@ -93,7 +93,7 @@ SLOW_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one reset or step returned."""
+    """The results of one reset or step."""
 
     parts: Mapping[str, bytes]
     flags: tuple[str, ...]

@@ -98,7 +98,7 @@ def main() -> int:
     parser.add_argument("--shared", type=Path, default=Path(__file__).resolve().parents[2] / "shared")
     parser.add_argument("--backend", choices=["native", "pywb"], default="native")
     parser.add_argument("--level", choices=["network", "clock", "exact"], default="clock")
-    parser.add_argument("--jobs", type=int, default=4, help="environments at once")
+    parser.add_argument("--jobs", type=int, default=4, help="simultaneous environments")
     parser.add_argument("--ports", type=int, default=28100, help="first session port")
     parser.add_argument("--limit", type=int, help="the first so many tasks only")
     arguments = parser.parse_args()

@@ -77,7 +77,7 @@ async def play(env: Env, task: Task, actions: Actions, folder: Path) -> Path:
 
 
 async def explain(url: str, episode: Path, solutions: Path, out: Path, k: int) -> dict[str, Any]:
-    """Fork an episode at each step; return what `stillweb why` tells."""
+    """Fork an episode at each step; return the output of `stillweb why`."""
     forks = EpisodeForks.of(Trajectory.load(episode))
     header = forks.header
     options = BatchOptions(

@@ -45,7 +45,7 @@ ORDINARY = (
     "Not what I expected: too small.", "The colour is nice", "Delivered on time",
     "Looks great in our kitchen",
     "My mother likes it a lot.", "Please call before delivery", "Meeting notes", "Buy milk and bread",
-    "Room 12 is too cold", "Fix the broken link", "Is this still available?", "Thanks for the quick answer!",
+    "Hall 12 is too cold", "Fix the broken link", "Is this still available?", "Thanks for the quick answer!",
     "It works, but it is loud - very loud.", "See you on Monday", "Quality is fine; price is high",
 )  # fmt: skip
 NASTY = (
@@ -127,7 +127,7 @@ class FormParser(HTMLParser):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a side answered to one request."""
+    """A side's answer to one request."""
 
     url: str
     status: int

@@ -1,6 +1,6 @@
 """A replayed page in browser-use, in an environment with browser-use alone; without a model.
 
-stillweb cdp http://127.0.0.1:8080 -c site --json                   # in another terminal; tells cdp_url
+stillweb cdp http://127.0.0.1:8080 -c site --json                   # in another terminal; prints cdp_url
 python examples/browser_use_page.py CDP_URL https://site.example/
 """
 

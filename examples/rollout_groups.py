@@ -47,7 +47,7 @@ async def of_tasks(proxy: str, tasks: Sequence[Task], n: int) -> None:
 
 
 async def of_a_moment(proxy: str, task: Task, n: int) -> None:
-    """Play one step, fork there, and let each of n policies go on from the very same page."""
+    """Play one step, fork there, and let each of n policies continue from the very same page."""
     async with Env(proxy) as env:
         observation, _ = await env.reset(task=task)
         link = next(node for node in observation.nodes if node.role == "link")

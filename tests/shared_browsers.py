@@ -44,8 +44,8 @@ class _Started:
 class SharedBrowsers:
     """Starts browsers like `stillweb.browser.launch`, and gives each that is closed to the next equal start.
 
-    A browser belongs to one event loop, so other loops get browsers of their own, as do tests that want a
-    window, since it belongs to a display. A browser is closed if the
+    A browser belongs to one event loop, so other loops get browsers of their own. Tests that want a window
+    get their own, too, since a window belongs to a display. A browser is closed if the
     test leaves it by an error, and if it or its connection was lost. Shared browsers share one driver; after
     a loss the next start gets a new one.
 

@@ -1,4 +1,4 @@
-"""The one door to time and randomness."""
+"""The one source of time and randomness."""
 
 from __future__ import annotations
 

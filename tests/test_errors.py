@@ -1,4 +1,4 @@
-"""The tree of errors: drawn in the docstring, told by fault, each with its exit status."""
+"""The tree of errors: drawn in the docstring, divided by fault, each with its exit status."""
 
 from __future__ import annotations
 

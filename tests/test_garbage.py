@@ -1,4 +1,4 @@
-"""Many objects at once, without the collector."""
+"""Many simultaneous objects, without the collector."""
 
 from __future__ import annotations
 

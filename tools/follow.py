@@ -73,7 +73,7 @@ ABSENT = {
     r"^stillweb monitor \S+ +#|/v1/stream|ledger --follow": "runs until Ctrl-C",
     r"LEASE": "the identifier of the reader's own lease",
 }
-# What a reader puts in place of the page's examples, and smaller budgets.
+# Values that a reader puts in place of the page's examples, and smaller budgets.
 REPLACED = {
     r"(collections import .*) -c (site|NAME)": r"\1 -c imported",
     r"\bNAME\b": "site",

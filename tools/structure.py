@@ -162,7 +162,7 @@ def single_importers() -> dict[str, str]:
 
 
 def _offered(name: str, path: Path) -> set[str]:
-    """Return the modules that a package imports when a caller asks for a name in its stub (`lazy_loader`)."""
+    """Return the modules that a package imports when a caller uses a name in its stub (`lazy_loader`)."""
     stub = path.with_suffix(".pyi")
     nodes = nodes_of(stub) if stub.exists() else ()
     return {target for node in nodes for target in _targets(node, name, modules())}

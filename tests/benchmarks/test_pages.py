@@ -229,7 +229,7 @@ def test_forms_have_accessible_names():
         '<label>Mail <input name="m" type="email"></label><input name="q" placeholder="Find">'
         '<select name="s" aria-label="Size"><option value="1">One</option><option selected>Two</option>'
         "</select>"
-        '<input type="hidden" name="h" value="7"><button>Go on</button></form>'
+        '<input type="hidden" name="h" value="7"><button>Submit</button></form>'
     ).forms[0]
     assert (form.action, form.method) == ("https://site.test/send", "POST")
     assert [(each.role, each.label, each.name, each.value) for each in form.controls] == [
@@ -238,10 +238,10 @@ def test_forms_have_accessible_names():
         ("textbox", "Find", "q", ""),
         ("combobox", "Size", "s", "Two"),
         ("", "", "h", "7"),
-        ("button", "Go on", "", ""),
+        ("button", "Submit", "", ""),
     ]
     assert form.button
-    assert form.button.label == "Go on"
+    assert form.button.label == "Submit"
 
 
 def test_the_subject_has_no_name_of_the_site(site):

@@ -1,4 +1,4 @@
-"""Which episodes the prover plays, and what it repeats when browser or proxy fail. Without a browser."""
+"""Episodes that the prover plays, and those that it repeats when browser or proxy fail. No browser runs."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Visit:
 
 
 class Rig:
-    """A browser, one for level EXACT once it is asked for, and a site; opens visits."""
+    """A browser, one for level EXACT on the first request for it, and a site; opens visits."""
 
     def __init__(self, browser: Browser, site: Site, stack: AsyncExitStack) -> None:
         self.browser = browser

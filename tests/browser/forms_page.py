@@ -1,4 +1,4 @@
-"""A page with one of each thing that forms of observation must tell, and what the frames in it show."""
+"""A page with one of each thing that forms of observation must report, and what the frames in it show."""
 
 # ruff: noqa: E501  pages read better in one piece
 
@@ -55,7 +55,7 @@ async def show(visit, page: str = PAGE):
 
 
 def golden(name: str, text: str) -> str:
-    """Return what is expected; a file that is not there yet is written, and has to be read by somebody."""
+    """Return the expected content; a missing file is written, and its author has to read it."""
     path = GOLDEN / name
     if not path.exists():
         path.write_text(text + "\n", encoding="utf-8")

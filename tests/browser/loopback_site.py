@@ -16,7 +16,7 @@ Answer = tuple[str, bytes]  # content type, body
 
 @dataclass
 class Site:
-    """Pages by URL without query; a callable page gets the URL. `asked` lists what was asked for.
+    """Pages by URL without query; a callable page gets the URL. `requests` lists the requested URLs.
 
     The last byte of what `withheld` names waits for its event; the bodies of `slow` come in six parts, with
     so many seconds between them. `headers` are sent with each page.

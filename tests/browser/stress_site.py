@@ -1,4 +1,4 @@
-"""Generated pages that race with themselves: every one does many things at once, each of which logs when it happens."""
+"""Generated pages that race with themselves: each starts many operations simultaneously, and logs when each happens."""
 
 # ruff: noqa: E501  (pages read better whole)
 
@@ -190,7 +190,7 @@ _MODULES = {
 
 
 def build(site, name: str) -> str:
-    """Put a page and all that it asks for on a site; return the page's URL.
+    """Put a page and its subresources on a site; return the page's URL.
 
     The answers take their time, each another one, and another one at each visit.
     """

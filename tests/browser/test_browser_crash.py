@@ -1,4 +1,4 @@
-"""A renderer that dies takes its page with it, and nobody waits for what it would have answered."""
+"""A renderer that dies takes its page with it, and no caller waits for its answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Level EXACT: whatever a page starts, it comes to the same, in any number of sessions at once."""
+"""Level EXACT: a page ends in the same state, whatever it starts, in any number of simultaneous sessions."""
 
 # ruff: noqa: E501 (pages read better whole)
 
@@ -33,7 +33,7 @@ window.L = (what) => { log.textContent += `${what} @${Date.now() % 100000} ${per
 
 
 async def runs(rig, html, *, sessions=SESSIONS, act=None, level=Level.EXACT):
-    """Show a page in several sessions at once; return what each came to."""
+    """Show a page in several sessions simultaneously; return the end state of each."""
     rig.site.pages["http://site.test/"] = "<!doctype html><meta charset=utf-8>" + html
 
     async def one():
@@ -62,7 +62,7 @@ def one_of(came):
 
 
 async def test_racing_answers_come_in_one_order(rig):
-    for place, letter in enumerate("hgfedcba"):  # the last one asked for is the first one ready
+    for place, letter in enumerate("hgfedcba"):  # the last one requested is the first one ready
         rig.site.pages[f"http://site.test/r/{letter}"] = ("text/plain", letter.encode())
         rig.site.delays[f"http://site.test/r/{letter}"] = place * 0.03
     html = LOG + "for (const n of 'abcdefgh') fetch('/r/' + n).then((r) => r.text()).then(L);</script>"
@@ -275,7 +275,7 @@ async def test_a_shared_worker_that_began_before_it_was_heard_holds_nothing_up(r
 
 async def test_a_page_that_went_elsewhere_is_requested_again_before_a_frame_is_drawn(rig, monkeypatch):
     # Else a frame showed half of the next document: its layout would come early, and a history entry's scroll
-    # position with it, before the page's script had made room at the top (docs/decisions/0018-exact.md).
+    # position with it, before the page's script had made space at the top (docs/decisions/0018-exact.md).
     events = []
     evaluate, draw = PageProbe.evaluate, DrawnFrames.draw
 
@@ -398,7 +398,7 @@ async def test_nothing_is_waited_for_where_there_is_no_entry_to_go_to(rig):
 
 
 async def test_a_link_leads_to_no_new_widget(rig):
-    # Whose focus would come while the document is parsed, and have it laid out by half.
+    # The focus of a new widget would come while the document is parsed, and have it laid out by half.
     rig.site.pages["http://site.test/"] = "one"
     rig.site.pages["http://site.test/next"] = "next"
     rig.site.pages["http://other.test/"] = "other"
@@ -447,7 +447,7 @@ async def traced(root, action, visit):
 
 
 def has_new_widget(events, url):
-    """Return whether the renderer that got a document was told of a widget's focus; others' may be told late."""
+    """Return whether the renderer that got a document received a widget's focus; others may receive it late."""
     committed = {
         event["pid"]
         for event in events

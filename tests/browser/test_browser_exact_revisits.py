@@ -80,7 +80,7 @@ def build(site):
 
 
 async def walk(rig):
-    """Visit, leave, come back, reload and revisit; return for each step what was seen and asked for."""
+    """Visit, leave, come back, reload and revisit; return for each step what was seen and requested."""
     seen = []
     async with rig.visit(Level.EXACT) as visit:
         probe = await PageProbe.of(visit.page)

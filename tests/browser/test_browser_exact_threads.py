@@ -1,4 +1,4 @@
-"""Level EXACT: what other threads and processes do for a page, and what they tell it, comes in one order."""
+"""Level EXACT: the work of other threads and processes for a page, and their messages to it, come in one order."""
 
 # ruff: noqa: E501 (pages read better whole)
 
@@ -28,10 +28,10 @@ LOG = "<pre id=log></pre><script>window.L = (what) => { log.textContent += `${wh
 
 
 async def come_to(rig, script, *, sessions=SESSIONS, **profile):
-    """Show a page in several sessions at once; return the one log and the flags that all came to.
+    """Show a page in several sessions simultaneously; return the one log and the flags of all.
 
     Raises:
-        AssertionError: if they did not come to one.
+        AssertionError: if their logs or flags differ.
     """
     rig.site.pages[HOME] = f"<!doctype html><meta charset=utf-8><body>{LOG}{script}</script>"
 

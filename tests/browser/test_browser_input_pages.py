@@ -289,6 +289,6 @@ async def test_wheels_turn_what_is_below_them(rig, level):
         await act.scroll(page, 0, 70, bids=bids, bid=(50, 50))
         await act.scroll(page, 0, 80, bids=bids, bid=(350, 50))
         await act.scroll(page, 0, 90)
-        # At once, with no settling between: the scroll has happened when `scroll` returns.
+        # Immediately, with no settling between: the scroll has happened when `scroll` returns.
         assert await page.evaluate("[box.scrollTop, scrollY]") == [70, 90]
         assert await page.frames[1].evaluate("scrollY") == 80

@@ -1,4 +1,4 @@
-"""Which browser is taken, what it is told, and what a profile remembers. No browser is started here."""
+"""The browser that is chosen, its command line, and what a profile remembers. No browser is started here."""
 
 from __future__ import annotations
 

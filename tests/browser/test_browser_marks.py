@@ -93,7 +93,7 @@ def test_boxes_are_drawn_where_they_are_and_nothing_else_changes():
 def test_labels_do_not_hide_each_other():
     boxes = [(60.0, 40.0 + 18 * row, 80.0, 16.0) for row in range(12)]
     image = picture(draw_marks(blank(), boxes, 400))
-    # One below the other and no room above: the labels stand left of the boxes, whose texts stay free.
+    # One below the other and no space above: the labels stand left of the boxes, whose texts stay free.
     assert all(image.getpixel((100, 48 + 18 * row)) == WHITE for row in range(12))
 
 

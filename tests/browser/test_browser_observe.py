@@ -1,4 +1,4 @@
-"""What is read of a page: accessibility tree, text, HTML and pixels."""
+"""Observations of a page: accessibility tree, text, HTML and pixels."""
 
 # ruff: noqa: E501  pages read better in one piece
 

@@ -1,4 +1,4 @@
-"""What a page cannot tell between two contexts of equal pinning, and what it can."""
+"""A page reads the same values in two contexts of equal pinning, with the exceptions stated here."""
 
 # ruff: noqa: E501  pages read better in one piece
 

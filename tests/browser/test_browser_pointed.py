@@ -1,4 +1,4 @@
-"""What listens for the pointer is named, in all forms alike, and what listens for others is not."""
+"""Every form names the elements that listen for the pointer, and none that listen for other events only."""
 
 # ruff: noqa: E501 (pages read better whole)
 

@@ -54,7 +54,7 @@ TAMPERS = {
     "dates' methods": "broken(Date); broken(Date.prototype);",
     "performance": "Performance.prototype.now = () => 1; performance.now = () => 2; broken(Performance.prototype);",
     "timers": "setTimeout = setInterval = clearTimeout = clearInterval = requestAnimationFrame = queueMicrotask = () => { throw 0; };",
-    "timers that run at once": "setTimeout = (call) => { call(); return 1; };",
+    "timers that run immediately": "setTimeout = (call) => { call(); return 1; };",
     "functions": "broken(Function.prototype, 'call', 'apply', 'bind', 'toString');",
     "a function's call that counts": "const { call } = Function.prototype; Function.prototype.call = function () { return undefined; };",
     "a promise of a library": "const P = Promise; Promise = function (run) { const made = new P(run); made.own = true; return made; }; P.prototype.then = ((then) => function (...args) { queueMicrotask(() => {}); return Reflect.apply(then, this, args); })(P.prototype.then);",

@@ -1,4 +1,4 @@
-"""Transitions at level CLOCK: those of the page end at once, and no others come into being."""
+"""Transitions at level CLOCK: those of the page end immediately, and no others start."""
 
 # ruff: noqa: E501  pages read better in one piece
 

@@ -128,7 +128,7 @@ def test_who_comes_while_a_ca_is_half_written_waits_for_it(tmp_path, monkeypatch
     @contextmanager
     def lock(folder):
         if threading.current_thread() is other:
-            came.set()  # at the door: it goes on when the writer is done
+            came.set()  # it waits for the lock, and continues when the writer is done
         with folder_lock(folder):
             yield
 

@@ -1,4 +1,4 @@
-"""Options in sections: none is lost, none is named that is not there."""
+"""Options in sections: no option is lost, and no section names a missing one."""
 
 from __future__ import annotations
 

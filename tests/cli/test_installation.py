@@ -23,7 +23,7 @@ from stillweb.model import Exchange, Request, Response
 
 REPO = Path(__file__).resolve().parents[2]
 OLDEST, *NEWER = PYTHONS = ("3.11", "3.12", "3.13")
-# What a machine without a package index says (uv's words).
+# Messages of uv on a machine without a package index.
 _OFFLINE = ("Failed to fetch", "error sending request", "dns error", "Could not connect")
 
 # `make setup` installs uv beside this Python, which need not be on PATH.

@@ -1,4 +1,4 @@
-"""`stillweb setup`: what is there is found; what is not is installed, or the command for it is told."""
+"""`stillweb setup` finds installed programs; it installs missing ones, or prints the command for them."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_a_bad_line_is_named_by_file_and_offset(line: bytes) -> None:
         read_frames(good + b"\n" + line, path=Path("a.warc"), offset=17)
 
 
-@pytest.mark.parametrize("line", ["chunk: 1", "chunk: x 2", "chunk: -1 2", "end: 1 nobody", "end: 1 \xe4"])
+@pytest.mark.parametrize("line", ["chunk: 1", "chunk: x 2", "chunk: -1 2", "end: 1 nothing", "end: 1 \xe4"])
 def test_bad_timing_is_named(line: str) -> None:
     with pytest.raises(MalformedWarc, match=r"a\.warc:17: line 2 of"):
         read_chunks(f"event-stream: 1\r\n{line}\r\n".encode("latin-1"), path=Path("a.warc"), offset=17)

@@ -32,7 +32,7 @@ from stillweb.errors import (
 from stillweb.matching.keys import request_key
 from stillweb.model import header
 
-# file: captures, pages, codes of the defects told
+# file: captures, pages, codes of the reported defects
 ARCHIVES = {
     "books.toscrape.warc": (30, 1, {"plain", "no-end"}),
     "example-iana.warc": (58, 6, set()),
@@ -56,7 +56,7 @@ ARCHIVES = {
     "browsertrix/dyn1.rec.warc.gz": (39, 5, set()),
 }
 
-# Imported: captures, records in the archive, codes told on import, codes that check tells afterwards.
+# Imported: captures, records in the archive, codes reported by import, codes reported by check afterwards.
 DEFECTS = {
     # The crawler wrote the block's digest as the payload's, and the day of the year for the day.
     "clueweb-quirk.warc.gz": (29, 30, set(), {"digest"}),
@@ -64,7 +64,7 @@ DEFECTS = {
     "example-resource.warc.gz": (1, 3, set(), set()),
     # Line ends were converted: the record is 12 bytes shorter than it says, its HTTP message whole.
     "example-space-in-url.arc": (1, 2, {"bad-length", "arc"}, set()),
-    # The response's Content-Length is two too small; its digest tells where the block ends.
+    # The response's Content-Length is two too small; its digest shows where the block ends.
     "example-trunc.warc": (1, 4, {"plain", "bad-length"}, set()),
     "example-url-agnostic-orig.warc.gz": (1, 2, {"no-end"}, set()),
     "example-url-agnostic-revisit.warc.gz": (1, 2, {"no-end", "no-original"}, {"no-original"}),
@@ -90,7 +90,7 @@ REFUSED = {
     "clipped.warc.gz": r"holds no response.*0 records read; the file breaks off within .* at offset 0",
     # Four requests.
     "example-digest.warc": r"holds no response.*4 records read\)",
-    # A picture of file:///, which no proxy is asked for.
+    # A picture of file:///, which is requested from no proxy.
     "example-space-in-target-uri.warc.gz": r"holds no response.*2 records read\)",
     # A response and a request whose blocks are empty.
     "missing-http.warc.gz": r"holds no response.*2 records read; the response record .* no HTTP response",
@@ -262,7 +262,7 @@ def test_a_body_ends_at_its_content_length_though_the_record_counts_a_line_end_m
         assert bytes(pack.entry(0).body) == font
 
 
-BYTES_IN_URIS = {  # as the record has it: as a browser asks for it
+BYTES_IN_URIS = {  # as the record has it: as a browser requests it
     b"/caf\xe9?q=\xff": "/caf%E9?q=%FF",
     b"/\xed\xa0\xbd": "/%ED%A0%BD",  # half a surrogate pair, as CESU-8 spells it
     b"/\xc3\xa9": "/%C3%A9",

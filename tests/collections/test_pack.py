@@ -394,7 +394,7 @@ def test_lookups_cross_blocks(entries, tmp_path, small_blocks):
 
 
 def test_the_format_is_what_its_version_says(tmp_path):
-    """Who changes the bytes of a pack raises `VERSION`, lest old ones are read as what they are not."""
+    """A change to the bytes of a pack must raise `VERSION`, or packs of the old form are misread."""
     fields = (("Content-Type", "text/html"), ("Vary", "Cookie"))
     entries = [
         PackEntry(

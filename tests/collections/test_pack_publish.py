@@ -87,7 +87,7 @@ def answers(pack):
 
 def test_a_pulled_pack_is_the_same_environment(tmp_path, url):
     collection, environment_id = recorded(tmp_path / "here")
-    recorded(tmp_path / "here", "other")  # whose bodies lie in the same store
+    recorded(tmp_path / "here", "other")  # its bodies are in the same store
     pushed = PackRemote(url).push(collection.pack, "shop")
     assert (pushed.environment_id, pushed.written) == (environment_id, True)
     assert PackRemote(url).find("shop") == environment_id
@@ -120,7 +120,7 @@ def test_to_push_again_writes_nothing_and_moves_the_name(tmp_path, memory):
 def test_what_is_written_depends_on_the_pack_alone(tmp_path):
     one, environment_id = recorded(tmp_path / "one")
     recorded(tmp_path / "two", "other")
-    two, same = recorded(tmp_path / "two")  # some of its bodies lie in a segment of the other
+    two, same = recorded(tmp_path / "two")  # some of its bodies are in a segment of the other
     assert same == environment_id
     for collection, share in ((one, "a"), (two, "b")):
         PackRemote(f"file://{tmp_path}/{share}").push(collection.pack)

@@ -282,7 +282,7 @@ def test_a_206_stays_only_where_no_200_is(make):
 
 
 def test_of_a_page_that_was_visited_again_the_later_document_counts(make, tmp_path):
-    page = Page(A, "20260101000005", extra={VISITED_AGAIN: "the crawl went on"})
+    page = Page(A, "20260101000005", extra={VISITED_AGAIN: "the crawl continued"})
     records = (
         _request(A, "GET /", 1),
         _record("response", A, OK + b"given up", 1, WARC_Concurrent_To=f"<urn:test:request:{A}:1>"),

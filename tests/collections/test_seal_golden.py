@@ -1,4 +1,4 @@
-"""Whoever changes what seal decides has to raise `SEALING`, or packs sealed before pass for good."""
+"""A change to the decisions of seal must raise `SEALING`, or packs that were sealed before stay in use."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_nothing_is_removed_while_a_seal_runs(tmp_path):
     seal(site)
     shutil.rmtree(site.path)
     store = BodyStore(tmp_path)
-    with store.sharing(), store.sharing():  # two seals at once
+    with store.sharing(), store.sharing():  # two simultaneous seals
         assert store.collect() == 0
         assert len(_segments(tmp_path)) == 1
     assert store.collect() > 3000

@@ -86,7 +86,7 @@ def test_a_cut_at_any_byte_costs_one_defect_and_no_whole_record(tmp_path, pack):
         found, defects = read(path)
         before = sum(end <= cut for end in ends)
         assert [record.id[-1] for record in found[:before]] == [str(number) for number in range(before)], cut
-        # In a last member that lacks its trailer the record itself may be whole: it is read, and told.
+        # In a last member that lacks its trailer the record itself may be whole: it is read and reported.
         assert len(found) - before in (0, 1)
         at_boundary = cut in ends
         assert len(defects) == (0 if at_boundary else 1), (cut, defects)

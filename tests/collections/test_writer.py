@@ -72,7 +72,7 @@ def test_files_start_with_warcinfo_and_rotate(collection):
 
 
 def test_a_killed_recording_leaves_whole_exchanges(collection):
-    """A real process is killed in the middle; what it wrote is there, and the next writer indexes it."""
+    """A real process is killed in the middle; whole exchanges remain, and the next writer indexes them."""
     program = f"""
 import os, signal, sys
 from pathlib import Path

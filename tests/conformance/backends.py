@@ -55,7 +55,7 @@ UNSEEN = BODIES + URLS + FIELDS + TIMES
 
 @dataclass(frozen=True)
 class Seen:
-    """What a back-end answered: fields by lower-case name, repeated ones joined by `|`."""
+    """An answer of a back-end: fields by lower-case name, repeated ones joined by `|`."""
 
     status: int
     headers: dict[str, str]
@@ -99,7 +99,7 @@ class Running:
         self._control.post(url, json={"date": date}).raise_for_status()
 
     def control(self, path: str) -> Any:
-        """What the control API says at a path."""
+        """Return the control API's answer at a path."""
         return self._control.get(path).raise_for_status().json()
 
     def ledger(self, port: int) -> list[dict[str, Any]]:
@@ -150,7 +150,7 @@ class Running:
 
 
 def verdict_on(backend: Running, port: int, case: Unseen) -> str:
-    """What a back-end makes of a case: the worst of what it answers over all schemes."""
+    """Return the verdict on a back-end's answers to a case: the worst over all schemes."""
     verdicts = []
     for scheme in case.schemes:
         backend.reset(port)
@@ -160,14 +160,14 @@ def verdict_on(backend: Running, port: int, case: Unseen) -> str:
         if case.date is not None and backend.name in OWN:
             backend.report_date(port, case.date)
         seen = backend.once(port, case.request, case.url(case.request, scheme))
-        # What the front took from pywb is stamped as such; strictly it is the miss that it was.
+        # The front stamps an answer of pywb as such; for a strict back-end it is a miss.
         guessed = backend.name == "on-miss" and backend.ledger(port)[-1]["tier"] == "pywb"
         verdicts.append("miss" if guessed else case.verdict(seen.status, seen.body))
     return max(verdicts, key=("right", "miss", "wrong").index)
 
 
 def verdicts(backend: Running) -> dict[Unseen, str]:
-    """What a back-end makes of each case; two are sent simultaneously, each in a session that was reset."""
+    """Return the verdict on each case; two are sent simultaneously, each in a session that was reset."""
     free: SimpleQueue[int] = SimpleQueue()
 
     def judged(case: Unseen) -> str:
@@ -192,9 +192,9 @@ def recorded() -> list[Exchange]:
 
 
 def requested_again(backend: Running, scheme: str, *, respelled: bool = False) -> tuple[int, list[str]]:
-    """How many recorded requests were asked again, in recorded order, and which got not their exact answer.
+    """Repeat the recorded requests in order; return their number and those without their exact answer.
 
-    Reads are asked for by HEAD and in part, too. If `respelled`, only bodies of JSON are sent, turned round.
+    Reads are also sent as HEAD and with a range. If `respelled`, only bodies of JSON are sent, turned round.
     """
     count, wrong = 0, []
     clients: dict[tuple[str, str], http.client.HTTPConnection] = {}
@@ -305,7 +305,7 @@ def serving(name: str, collection: Collection, authority: CertAuthority) -> Abst
     """A server of a back-end."""
     if name == "native":
         return serve([collection], authority, ReplayOptions(port=0, session_ports=None))
-    if name == "native-loose":  # what users may ask for; nothing here is promised of it
+    if name == "native-loose":  # an option for users; nothing here is promised of it
         policy = Policy(default_noise(), guessed=True, fuzzy=0.5)
         return serve([collection], authority, ReplayOptions(port=0, session_ports=None, policy=policy))
     if name == "native-workers":

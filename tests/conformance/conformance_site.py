@@ -1,4 +1,4 @@
-"""What is recorded, what is asked, and what the right answer is: one list for all back-ends.
+"""Recorded exchanges, requests and their right answers: one list for all back-ends.
 
 An exchange is `(method, url, request headers, request body, status, response headers, body)`.
 """

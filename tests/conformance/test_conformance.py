@@ -1,7 +1,7 @@
 """The same requests to every back-end, on the same folder; where they differ it is written down.
 
 `EXPECTED_DISAGREEMENTS` lists each answer of pywb that is not the right one, with the reason, and
-docs/explanation/backends.md tells users of it. A case that is listed must fail in just the stated way: a
+docs/explanation/backends.md explains them to users. A case that is listed must fail in just the stated way: a
 disagreement that went away is as much news as one that came.
 """
 
@@ -101,7 +101,7 @@ def answer(backend: Running, case: Case) -> Seen:
 
 
 def as_expected(case: Case, seen: Seen) -> str:
-    """What is wrong with an answer, "" if nothing is."""
+    """Return the fault of an answer, "" if it has none."""
     if seen.status != case.status:
         return f"status {seen.status}, not {case.status}"
     for name, value in case.headers.items():
@@ -137,7 +137,7 @@ def test_every_disagreement_names_a_case_and_is_documented():
 
 
 def test_keep_alive_over_many_connections(backend):
-    """pywb ends keep-alive for all beyond its 50th tunnel, unless it is told not to."""
+    """pywb ends keep-alive for all beyond its 50th tunnel, unless an option prevents it."""
     with backend.session() as port, ThreadPoolExecutor(16) as pool:
         clients = [backend.connect(port, SITE) for _ in range(64)]
 

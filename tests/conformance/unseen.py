@@ -1,4 +1,4 @@
-"""What a request and its recording look like in the suite of wrong answers; the cases are in `unseen_*`.
+"""The form of a request and its recording in the suite of wrong answers; the cases are in `unseen_*`.
 
 Each case has a host of its own, `NAME.example`, so that no case answers another. A request's path may be an
 absolute URL instead. Recorded answers say which they are: `NAME 0`, `NAME 1` in recorded order.
@@ -83,7 +83,7 @@ class Unseen:
         must: whether the right answer must be given; else a miss is fair, too.
         first: requests sent before on the same session; recorded ones by number.
         date: time of the page in ms, as reported before the request; None if it is not.
-        schemes: over which it is asked.
+        schemes: over which it is sent.
     """
 
     name: str
@@ -107,10 +107,10 @@ class Unseen:
         return self.recorded[number].body or f"{self.name} {number}".encode()
 
     def verdict(self, status: int, body: bytes) -> str:
-        """What an answer is: "right", "miss" or "wrong"."""
+        """Return "right", "miss" or "wrong" for an answer."""
         if not 200 <= status < 300:
             return "miss"
-        # A HEAD has no body to tell answers apart: only cases without a right answer ask so.
+        # A HEAD has no body to distinguish answers: only cases without a right answer use it.
         return "right" if self.right is not None and body == self.answer(self.right) else "wrong"
 
 

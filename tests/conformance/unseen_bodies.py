@@ -27,20 +27,20 @@ def persisted(digest: str) -> dict[str, Any]:
 
 
 ONE, TWO = gql({"id": 1}), gql({"id": 2})
-_miss("graphql-id", [post(ONE), post(TWO)], post(gql({"id": 999})), "nobody has seen item 999")
+_miss("graphql-id", [post(ONE), post(TWO)], post(gql({"id": 999})), "item 999 was never recorded")
 _miss("graphql-operation", post(ONE), post(gql({"id": 1}, name="DeleteEverything")), "it deletes, or should")
 _miss("graphql-mutation", post(ONE), post(gql({"id": 1}, "mutation" + QUERY[5:])), "it changes, not reads")
 _miss(
     "graphql-last-byte",
     post(gql({"id": 1}, LONG_QUERY + "a }}")),
     post(gql({"id": 1}, LONG_QUERY + "b }}")),
-    "another field is asked for, at the end of 6 kB",
+    "another field is requested, at the end of 6 kB",
 )
 _miss("graphql-field", post(ONE), post(gql({"id": 1}, QUERY.replace("name", "price"))), "price is no name")
 _miss("graphql-hash", post(persisted("a" * 64)), post(persisted("b" * 64)), "the hash is the query")
 _TENANTS = [post(gql({"id": 1}, extensions={"tenant": name})) for name in "xyz"]
-_miss("graphql-extension", _TENANTS[:2], _TENANTS[2], "somebody else's item")
-_miss("graphql-extension-absent", _TENANTS[0], post(ONE), "nobody's item")
+_miss("graphql-extension", _TENANTS[:2], _TENANTS[2], "another user's item")
+_miss("graphql-extension-absent", _TENANTS[0], post(ONE), "the item of no user")
 _hit(
     "graphql-client",
     post(gql({"id": 1}, extensions={"clientLibrary": {"name": "a", "version": "1"}})),

@@ -40,8 +40,8 @@ _miss("delete-body", send("DELETE", "/x", b"[1]", JSON), send("DELETE", "/x", b"
 _miss("get-body", send("GET", "/s", b'{"q":1}', JSON), send("GET", "/s", b'{"q":2}', JSON), "another search")
 _miss("get-body-none", send("GET", "/s", b'{"q":1}', JSON), get("/s"), "nothing was searched for")
 _miss("delete-path", Ask("DELETE", "/items/1"), Ask("DELETE", "/items/2"), "another thing")
-_miss("head-unseen", get("/x?v=1"), Ask("HEAD", "/x?v=2"), "nobody knows whether it is there")
-_miss("head-of-posted", form("a=1", "/x"), Ask("HEAD", "/x"), "nobody knows whether it is there")
+_miss("head-unseen", get("/x?v=1"), Ask("HEAD", "/x?v=2"), "nothing recorded says whether it exists")
+_miss("head-of-posted", form("a=1", "/x"), Ask("HEAD", "/x"), "nothing recorded says whether it exists")
 _miss("options-plain", get("/x"), Ask("OPTIONS", "/x"), "no preflight: what is allowed is not known")
 _miss("other-method", get("/x"), Ask("PROPFIND", "/x"), "a listing is no page")
 
@@ -53,7 +53,7 @@ _miss("plus-in-query", get("/s?q=c%2B%2B"), get("/s?q=c++"), "a plus is no space
 _miss("escaped-and", get("/s?q=a%26b=1"), get("/s?q=a&b=1"), "one parameter is no two")
 _fair("escape-case", get("/%c3%a9"), get("/%C3%A9"), "equal by RFC 3986 §6.2.2.1")
 _miss("letter-encoding", get("/s?q=%E9"), get("/s?q=%C3%A9"), "two letters in one of the encodings")
-_miss("path-case", get("/Item/A"), get("/Item/a"), "short links tell case apart")
+_miss("path-case", get("/Item/A"), get("/Item/a"), "short links are case-sensitive")
 _miss("query-case", get("/w?v=dQw4w9WgXcQ"), get("/w?v=dqw4w9wgxcq"), "another video")
 _miss("slash-added", get("/docs"), get("/docs/"), "relative links lead elsewhere")
 _miss("slash-doubled", get("/a/b"), get("/a//b"), "an empty segment is a segment")
@@ -64,7 +64,7 @@ _miss("query-missing", get("/p?id=1&lang=de"), get("/p?id=1"), "another language
 _miss("query-repeat-order", get("/s?sort=a&sort=b"), get("/s?sort=b&sort=a"), "first by b")
 _miss("query-list-order", get("/s?i[]=1&i[]=2"), get("/s?i[]=2&i[]=1"), "lists have an order")
 _miss("query-number-text", get("/s?n=1"), get("/s?n=01"), "a code is no number")
-_miss("session-in-query", get("/me?sid=aaaa"), get("/me?sid=bbbb"), "somebody else")
+_miss("session-in-query", get("/me?sid=aaaa"), get("/me?sid=bbbb"), "another user")
 _miss("other-host", get("https://api.one.example/x"), get("https://www.one.example/x"), "another server")
 _miss("no-www", get("https://www.two.example/"), get("https://two.example/"), "another server")
 _miss("other-port", get("https://three.example/x"), get("https://three.example:8443/x"), "another server")
@@ -102,7 +102,7 @@ _miss("buster-beside", get(f"/l?q=a&_={T1}"), get(f"/l?q=b&_={T2}"), "another se
 _miss("buster-other-name", get(f"/l?since={T1}"), get(f"/l?since={T2}"), "from when on is a question")
 _hit("buster", get(f"/l?q=a&_={T1}"), get(f"/l?q=a&_={T2}"), "it only keeps caches from answering")
 _turns, _third = [get(f"/l?_={T1}"), get(f"/l?_={T2}")], f"/l?_={T2 + 1}"
-_hit("buster-in-turn", _turns, get(_third), "it was asked for once before", right=1, first=(get(_third),))
+_hit("buster-in-turn", _turns, get(_third), "it was requested once before", right=1, first=(get(_third),))
 _hit("head-takes-no-turn", _turns, get(_third), "it is the first GET", first=(Ask("HEAD", _third),))
 _miss("guessed-rule", get(f"/l?t={T1}"), get(f"/l?t={T2}"), "a guess is no knowledge")
 _hit("learned-rule", get(f"/l?t={T1}"), get(f"/l?t={T2}"), "two recordings of it differ there only")
@@ -146,13 +146,13 @@ _hit("action-first", _ACTIONS, _ACTIONS[0], "recorded exactly so, though Vary is
 _hit("action-second", _ACTIONS, _ACTIONS[1], "recorded exactly so, though Vary is silent", right=1)
 _hit("action-none", [*_ACTIONS, get("/api")], get("/api"), "recorded exactly so", right=2)
 _KEY, _OTHER_KEY = ("Authorization", "Bearer a"), ("Authorization", "Bearer b")
-_miss("anonymous", get("/me", _KEY), get("/me"), "nobody is nobody")
-_miss("somebody-else", get("/me", _KEY), get("/me", _OTHER_KEY), "somebody else's page")
-_miss("somebody", get("/me"), get("/me", _KEY), "nobody's page is not somebody's")
+_miss("anonymous", get("/me", _KEY), get("/me"), "a client without credentials is no user")
+_miss("other-user", get("/me", _KEY), get("/me", _OTHER_KEY), "another user's page")
+_miss("user", get("/me"), get("/me", _KEY), "an anonymous page is not a user's page")
 _hit(
     "the-right-one", [get("/me", _KEY), get("/me", _OTHER_KEY)], get("/me", _OTHER_KEY), "it was recorded", 1
 )
-_miss("api-key", get("/me", ("X-Api-Key", "a")), get("/me", ("X-Api-Key", "b")), "somebody else's answer")
+_miss("api-key", get("/me", ("X-Api-Key", "a")), get("/me", ("X-Api-Key", "b")), "another user's answer")
 _hit(
     "language",
     [get("/", ("Accept-Language", lang), vary="Accept-Language") for lang in ("en", "de")],

@@ -42,7 +42,7 @@ const draw = () => {
   if (part < 1) requestAnimationFrame(draw);
 };
 requestAnimationFrame(draw)</script>"""
-# What Sphinx's search does: a result every 5 ms, and a request for the summary of each.
+# The search page of Sphinx: a result every 5 ms, and a request for the summary of each.
 LIST = """<h1>Searching</h1><ul></ul><script>
 const list = document.querySelector("ul"), results = [...Array(24).keys()];
 const show = () => {
@@ -102,7 +102,7 @@ async def faulty_site(hold: frozenset[str] = frozenset()) -> AsyncIterator[int]:
                 return
             status, kind, body = ANSWERS.get(path.partition("?")[0], (404, "text/plain", b"nothing here"))
             field = "Location" if status == 302 else "Content-Type"
-            lines = [f"HTTP/1.1 {status} Told", f"{field}: {kind}", f"Content-Length: {len(body)}"]
+            lines = [f"HTTP/1.1 {status} Answer", f"{field}: {kind}", f"Content-Length: {len(body)}"]
             writer.write("\r\n".join([*lines, "Connection: close", "", ""]).encode() + body)
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):

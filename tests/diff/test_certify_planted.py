@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 NAMES = (*SCRIPTS, "iframe", "still")
 STRICTEST = "exact" if "exact" in {level.value for level in Level} else "clock"
-# What level CLOCK does not pin, and says so: docs/decisions/0008-clock-level.md.
+# Level CLOCK does not pin these, and says so: docs/decisions/0008-clock-level.md.
 NOT_AT_CLOCK = {"race", "worker"}
 
 

@@ -1,4 +1,4 @@
-"""`diff.yaml`: what it may hold, and that a mistake is told where it is."""
+"""`diff.yaml`: its permitted content; a mistake is reported with its position."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_lines_show_what_changed_within_them():
         view.DiffRow("+", "price 1", "7", ".50 EUR"),
         view.DiffRow(" ", "x"),
     ]
-    # As many lines added as removed, or nobody could say which belongs to which.
+    # As many lines added as removed, or it would be ambiguous which belongs to which.
     assert [line.changed for line in view.marked([*given[:2], DiffLine("+", "more")])] == ["", "", ""]
 
 
@@ -156,7 +156,7 @@ async def browser():
 
 
 async def opened(browser, path, **options):
-    """Open a file; return the page and what it asked for and complained of."""
+    """Open a file; return the page, its requests and its console errors."""
     context = await browser.new_context(**options)
     page = await context.new_page()
     troubles = []
@@ -195,7 +195,7 @@ async def test_it_fits_and_is_quiet_in_both_themes(browser, tmp_path, width):
 async def test_slider_pages_and_theme_are_moved_by_keyboard(browser, tmp_path):
     path = diff_report(tmp_path).write_html(tmp_path / "report")
     page, troubles = await opened(browser, path, viewport={"width": 1280, "height": 800})
-    # The worst page is open, its pictures are there.
+    # The worst page is open, its pictures are loaded.
     assert await page.evaluate("document.querySelectorAll('.page[open]').length") == 1
     assert await page.evaluate("document.querySelector('.page[open] img').naturalWidth") == 640
     await page.focus("[name^=v][value=pair]")

@@ -89,7 +89,7 @@ class Compose:
         return done.stdout
 
     def inspect(self, service: str) -> dict:
-        """What the engine knows of a service's container."""
+        """Return the engine's description of a service's container."""
         (container,) = self("ps", "-q", service).split()
         return json.loads(subprocess.run(["docker", "inspect", container], capture_output=True).stdout)[0]
 

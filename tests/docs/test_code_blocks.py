@@ -1,8 +1,8 @@
 """Python blocks of the documentation run as printed, on a replay of the tutorial's shop.
 
 Names that a page leaves to its reader (`task`, `model`, `Env` of `stillweb.env`) have a value here. Blocks
-for packages of trainers run in `make integration`, that of docs/how-to/pytest.md in tests/testing. That of
-docs/how-to/ray.md needs an object store, and only compiles (test_pages.py).
+for packages of trainers run in `make integration`, the block of docs/how-to/pytest.md in tests/testing. The
+block of docs/how-to/ray.md needs an object store, and only compiles (test_pages.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _block(page: str, containing: str) -> str:
 
 
 class Reader:
-    """What a reader of the pages has: a replay, tasks, a model; `names` collects what the blocks define."""
+    """Names that a reader has: a replay, tasks, a model; `names` collects the definitions of the blocks."""
 
     def __init__(self, url: str, stack: AsyncExitStack) -> None:
         self.url = url

@@ -1,4 +1,4 @@
-"""Processes and what came of them, by /proc; and a browser's renderers, by what it tells of them."""
+"""Child processes and their ends, from /proc, and a browser's renderers, from the browser's own report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What actions bring about beside the page: files, dialogs, choosers, tabs; and whose fault a failure is."""
+"""Effects of actions beside the page: files, dialogs, choosers, tabs; and the party that causes a failure."""
 
 from __future__ import annotations
 

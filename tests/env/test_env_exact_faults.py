@@ -1,4 +1,4 @@
-"""What breaks an episode at level exact is told as ours, soon, to that episode alone; nothing stays behind."""
+"""A fault at level exact is soon an infrastructure error of that episode alone; nothing stays behind."""
 
 # ruff: noqa: E501 (pages read better whole)
 
@@ -82,7 +82,7 @@ def exact():
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def pair(replay, browser):
-    """Two episodes side by side; whatever happens to the first, the second one goes on."""
+    """Two episodes side by side; whatever happens to the first, the second one continues."""
     async with (
         Env(replay.url, browser=browser, level="exact") as env,
         Env(replay.url, browser=browser, level="exact") as other,

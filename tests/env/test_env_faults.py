@@ -1,4 +1,4 @@
-"""What breaks under an episode: it is told as ours, nothing is left behind, and reset helps."""
+"""Faults under an episode are infrastructure errors, leave nothing behind, and end with a reset."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ for (let i = 0; i < 1200; i++) {
   const d = document.createElement("section"); d.setAttribute("aria-label", i); e.append(d); e = d;
 }
 e.textContent = "bottom"</script>"""
-# What code reads of elements; a form has fields of these names in place of its members.
+# Members of elements that code reads; a form has fields of these names in their place.
 MEMBERS = """assignedSlot attributes checkVisibility children childNodes classList clientLeft closest contains
 focus getAttribute getAttributeNames getBoundingClientRect getClientRects getElementsByTagName getRootNode
 hasAttribute hasAttributes isConnected isContentEditable labels lastChild lastElementChild localName matches
@@ -108,7 +108,7 @@ async def either(request, server, browser):
 
 @pytest.mark.parametrize("level", ["network", "clock"])
 async def test_an_action_that_load_delays_is_not_a_failed_action(server, browser, level):
-    """A policy that goes on after `action_failed` would be scored 0 for what the machine did."""
+    """A policy that continues after `action_failed` would be scored 0 for a fault of the machine."""
     options = EnvOptions(action_seconds=0.0001)
     async with Env(server.url, browser=browser, level=level, options=options) as env:
         observation, _ = await env.reset(url=ORIGIN + "/form")

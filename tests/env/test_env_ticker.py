@@ -1,4 +1,4 @@
-"""Level EXACT: frames and events that the recording received over time come by the page's own clock."""
+"""Level EXACT: frames and events that the recording received over time arrive according to the page's own clock."""
 
 # ruff: noqa: E501 (pages read better whole)
 
@@ -107,7 +107,7 @@ async def test_a_ticker_ticks_by_the_clock_of_its_page(replay, browser):
         f"{what} @0"
         for what in ("a open 1", "a first", "a second", "b open 1", "b b1", "b b2", "plain begins")
     ]
-    # Later: by their pauses after that. What a message of the page caused comes together, up to the next pause.
+    # Later: by their pauses after that. Effects of a message of the page come together, up to the next pause.
     assert lines[7:12] == [
         "event 1 @300",
         "a tick 1 @700",
@@ -123,4 +123,4 @@ async def test_a_ticker_ticks_by_the_clock_of_its_page(replay, browser):
     ]
     counts = [len(log) for log in logs]
     assert counts == sorted(counts)
-    assert counts[0] < counts[-1], "an observation shows what had come by then"
+    assert counts[0] < counts[-1], "an observation shows what had arrived until then"

@@ -1,4 +1,4 @@
-"""What answers, addresses and scripts are worth."""
+"""Scores of answers, addresses and scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forks stand where the original stands, go on apart, and a past that does not come again is an error."""
+"""A fork starts in the original's state and continues separately; a past that differs is an error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_forks_stand_where_the_original_stands_and_go_on_apart(replay, bro
         name = bid(seen, "Name")
         there, *_ = await env.step({"action": "fill", "bid": name, "value": "Ad"})
         forks = await env.fork(3)
-        # What each is given next differs; so does what it is worth. The original is none of their business.
+        # Each gets another action next, and so another score. The original is not affected.
         texts = ["Ada", "Bob", "Ada"]
         filled = await asyncio.gather(
             *(

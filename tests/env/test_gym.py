@@ -169,7 +169,7 @@ def test_an_infra_failure_raises_or_is_flagged_and_never_a_plain_reward(server):
 
 
 def trace(vector, actions):
-    """Return what steps signal, and which tasks the infos and observations tell of."""
+    """Return the signals of steps, and the tasks that infos and observations name."""
     results = [vector.reset(seed=3)]
     results += [vector.step(each) for each in actions]
     rows = []

@@ -1,4 +1,4 @@
-"""Forms of observation through an environment: asked for by name, digested, equal for equal traces."""
+"""Forms of observation through an environment: requested by name, digested, equal for equal traces."""
 
 from __future__ import annotations
 

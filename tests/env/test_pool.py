@@ -1,4 +1,4 @@
-"""A pool's browsers: their states, and that none of their processes stays behind, whoever is killed."""
+"""A pool's browsers: their states, and that none of their processes stays behind, whichever is killed."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ WHEEL_FLAG = "a page changes in each frame while it scrolls"
 
 
 def stable_info(info):
-    """What of an info is no identifier and no real time."""
+    """Return an info without identifiers and real times."""
     settle = {name: value for name, value in info["settle"].items() if name != "waited"}
     # Whether a wheel's last scroll event comes a frame later depends on the machine; the flag says so.
     flags = [each for each in info["determinism"]["flags"] if each != WHEEL_FLAG]

@@ -1,4 +1,4 @@
-"""How episodes are played, whatever the sessions do: with sessions that fail as they are told to."""
+"""Episodes on sessions that fail on demand: how the player handles each failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a crash leaves of trajectories, and what of it is read."""
+"""Files of trajectories after a crash, and what is read from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions without barriers: what breaks one is told to that one, and browsers come and go beneath them."""
+"""Sessions without barriers: a fault reaches its session only, and browsers are replaced beneath them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP messages in WARC blocks: framing that is there, framing that is only claimed, and back to blocks."""
+"""HTTP messages in WARC blocks: framing that exists, framing that is only claimed, and back to blocks."""
 
 from __future__ import annotations
 

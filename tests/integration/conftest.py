@@ -83,7 +83,7 @@ def example(run_there):
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tell the reward that each package's own class has reached."""
+    """Print the reward that each package's own class has reached."""
     played = [report for report in terminalreporter.stats.get("passed", []) if report.when == "call"]
     lines = [
         f"{name} {value}  {report.nodeid}"

@@ -2,8 +2,8 @@
 
     python tests/integration/environments.py ~/.cache/stillweb-integration [NAME...]
 
-Each is pinned as a whole, and has this checkout without its dependencies, as an adapter meets it. Those that
-are there already are left alone until their file changes. The first line of a file may be `# --no-deps` or
+Each is pinned as a whole, and has this checkout without its dependencies, as an adapter meets it. An
+existing one is left alone until its file changes. The first line of a file may be `# --no-deps` or
 `# --python VERSION`, 3.11 otherwise.
 """
 

@@ -30,6 +30,6 @@ def sites_up(*names: str) -> RecordOptions:
                 )
             except httpx.HTTPError as error:
                 pytest.skip(f"{host} is not up: {error} ({how})")
-            if answer.is_server_error:  # nginx is there, the site behind it is not
+            if answer.is_server_error:  # nginx runs, the site behind it does not
                 pytest.skip(f"{host} is not up: it answers {answer.status_code} ({how})")
     return RecordOptions(resolve=parse_all(RESOLVE), upstream_ca=SITES_CA)

@@ -1,4 +1,4 @@
-"""WebSockets and event streams, down the whole street: recorded by the real proxy, sealed, replayed."""
+"""WebSockets and event streams through the whole pipeline: recorded by the real proxy, sealed, replayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole street by the command line: real sites recorded, replayed and compared, by both back-ends."""
+"""The whole pipeline by the command line: real sites recorded, replayed and compared, by both back-ends."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Answer:
 
 @dataclass
 class Site:
-    """Answers by path; `asked` is what came in."""
+    """Answers by path; `requests` lists the received requests."""
 
     answers: dict[str, Answer | Callable[[Requested], Answer]] = field(default_factory=dict)
     requests: list[Requested] = field(default_factory=list)
@@ -174,5 +174,5 @@ def collection(tmp_path: Path) -> Collection:
 
 @pytest.fixture
 def answer() -> type[Answer]:
-    """What sites answer with, for tests that make their own."""
+    """The class of a site's answers, for tests that make their own."""
     return Answer

@@ -58,6 +58,6 @@ class Members:
 
 
 def all_of(collection: Collection) -> bytes:
-    """What a collection's files hold, unpacked."""
+    """Return the content of a collection's files, unpacked."""
     content = [path.read_bytes() for path in collection.path.rglob("*") if path.is_file()]
     return b"".join(gzip.decompress(each) if each[:2] == b"\x1f\x8b" else each for each in content)

@@ -75,7 +75,7 @@ async def odd_site() -> AsyncIterator[OddSite]:
 
 
 async def _one(site: OddSite, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """Answer one request; return whether the connection goes on."""
+    """Answer one request; return whether the connection stays open."""
     head = await reader.readuntil(b"\r\n\r\n")
     site.heads.append(head)
     path = head.split(b" ", 2)[1].decode()

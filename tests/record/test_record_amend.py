@@ -130,7 +130,7 @@ async def test_what_was_missed_is_fetched_and_all_else_answers_as_before(tmp_pat
     assert "503" in outcomes["lost"].reason
     assert (report.before, report.version, report.kept) == (first, "2", "1")
     assert report.after != first
-    # What the page brought with it, and nothing that was there: the style sheet is another at each visit.
+    # The page's other requests are added, and nothing that existed: the style sheet is another at each visit.
     added = sorted(
         each.url.removeprefix(HOME) for each in collection.captures() if each.source.startswith("amend-")
     )

@@ -1,4 +1,4 @@
-"""What is done about misses, and what the sieve lets through; no browser, no network."""
+"""The plan for misses, and the exchanges that the filter passes; no browser, no network."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def known(tmp_path_factory):
         (missed(f"{HERE}/a", "", fields=()), FetchMethod.PAGE),
         (missed(f"{HERE}/a", "iframe"), FetchMethod.FRAME),
         (missed(f"{HERE}/a", "image"), FetchMethod.REQUEST),
-        (missed(f"{HERE}/part"), FetchMethod.REQUEST),  # there, but for another who asks
+        (missed(f"{HERE}/part"), FetchMethod.REQUEST),  # recorded, for another kind of request only
         (missed(f"{HERE}/a", "document", fields=(("rsc", "1"),)), FetchMethod.REQUEST),
         (missed(f"{HERE}/v", "video", fields=(("range", "bytes=5-"),)), FetchMethod.REQUEST),
         (missed("wss://site.test/s", "websocket", "WEBSOCKET", page=f"{HERE}/"), FetchMethod.SOCKET),

@@ -1,4 +1,4 @@
-"""What is missed behind a form is sent with the token that the site gives out now."""
+"""A missed request behind a form is sent with the token that the site gives out now."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_a_form_is_sent_with_the_live_token_and_answers_that_of_the_record
     posted = [request for request in site.requests if request.method == "POST"]
     assert len(posted) == 1  # it may have placed an order
     added = [each.url.removeprefix(HOME) for each in collection.captures() if "amend" in each.source]
-    assert sorted(added) == ["add", "added", "added.js"]  # what it led to, with what that asks for
+    assert sorted(added) == ["add", "added", "added.js"]  # the pages it led to, with their subresources
     assert [(rule.where, rule.name, rule.method) for rule in read_rules(collection).own] == [
         (Where.FORM, "csrf_token", "POST")
     ]
@@ -136,7 +136,7 @@ FIELDS = (("content-type", "application/x-www-form-urlencoded"), ("sec-fetch-des
 @pytest.mark.parametrize(
     ("page", "sent"),
     [
-        # Of the form that is sent there; of any other; of what scripts read.
+        # Tokens of the form that is sent there, of any other form, and of what scripts read.
         (LivePage([(f"{HOME}x", {"csrf_token": OLD}), (f"{HOME}add", {"csrf_token": NEW})]), NEW),
         (LivePage([(f"{HOME}else", {"csrf_token": NEW})]), NEW),
         (LivePage(metas={"viewport": "width=800", "csrf-token": NEW}), NEW),

@@ -1,4 +1,4 @@
-"""What is done with a page after its baseline: in a real browser, on pages that this process serves."""
+"""Behaviors on a page after its baseline: in a real browser, on pages that this process serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an import makes of genuine browsertrix output, and what comparison and replay make of that."""
+"""Imports of genuine browsertrix output, and their comparison and replay."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_pages_have_baselines_of_picture_text_and_requests(shared, tmp_path):
     manifest = collection.manifest()
     assert manifest.profile["viewport"] == [1920, 1080]
     assert manifest.extra["crawler"] == {"program": "browsertrix", "version": "1.14.1"}
-    # No request asks for a `urn:`; nothing of it is to be found, by us or by pywb.
+    # No request has a `urn:` URL; neither stillweb nor pywb finds any of it.
     assert b"urn:" not in collection.index_file.read_bytes()
     assert len(collection.warc_files()) == 3
 

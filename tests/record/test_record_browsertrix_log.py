@@ -1,4 +1,4 @@
-"""What genuine logs of browsertrix say, and how it ended each time."""
+"""Genuine logs of browsertrix, and the end of the crawl that each one states."""
 
 from __future__ import annotations
 

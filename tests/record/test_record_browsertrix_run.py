@@ -62,7 +62,7 @@ def opened(job: CrawlerJob) -> Collection:
 
 
 def stored(job: CrawlerJob) -> dict[str, object]:
-    """What of a collection must not depend on how often its crawl was stopped."""
+    """Return the parts of a collection that must not depend on how often its crawl was stopped."""
     collection = opened(job)
     return {
         "captures": sorted((each.urlkey, each.method, each.digest) for each in collection.captures()),
@@ -199,7 +199,7 @@ async def test_each_end_keeps_what_was_recorded_and_says_what_happened(job, end)
         state = yaml.safe_load((opened(one).path / "browsertrix/state.yaml").read_text())
         assert len(state["state"]["finished"]) == 1
     else:
-        # Nothing is left but the log, which the user is told of.
+        # Only the log is left, and the message names it.
         assert [path.name for path in one.root.iterdir()] == [".browsertrix-docs.log"]
         assert said[-1].endswith(".browsertrix-docs.log")
 

@@ -29,7 +29,7 @@ from stillweb.replay.server.server import ReplayOptions, serve
 pytestmark = pytest.mark.browser
 
 HOME = "https://site.test/"
-# What a page asks for may depend on chance, on the time, on timers and on what is in view.
+# A page's requests may depend on chance, on the time, on timers and on what is in view.
 RESTLESS = """
 <p id=out></p><div style="height:3000px"></div><div id=far>far</div><iframe src="/frame"></iframe>
 <script>
@@ -126,7 +126,7 @@ async def test_pages_are_recorded_breadth_first_with_their_baselines(whole: Whol
     ]
     assert all(len(r["body"]) == 64 for r in resources if r["type"] in ("document", "fetch"))
     recorded = {capture.url.partition("?")[0] for capture in collection.captures()}
-    assert HOME + "lazy" in recorded  # asked for when scrolled to, after the baseline
+    assert HOME + "lazy" in recorded  # requested when scrolled to, after the baseline
 
 
 async def test_linked_files_are_recorded_where_they_are_wanted_and_named_where_not(

@@ -1,4 +1,4 @@
-"""What a crawl was told is the default of what is recorded into its collection afterwards."""
+"""The options of a crawl are the defaults of later recordings into its collection."""
 
 from __future__ import annotations
 

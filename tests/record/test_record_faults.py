@@ -1,4 +1,4 @@
-"""Sites that misbehave, and a disk that is full: what goes wrong is told, and the crawl goes on."""
+"""Sites that misbehave, and a disk that is full: each fault is reported, and the crawl continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much and how fast a crawl records, and that it goes on where it was stopped or killed."""
+"""How much and how fast a crawl records, and that it continues where it was stopped or killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who a crawl is logged in as: files without a browser, then a real login on the shared sites."""
+"""The account of a crawl: files without a browser, then a real login on the shared sites."""
 
 from __future__ import annotations
 

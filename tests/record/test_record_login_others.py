@@ -1,4 +1,4 @@
-"""What is recorded after a crawl that was logged in: the second recording, exploring, amending."""
+"""Recordings after a crawl that was logged in: the second recording, exploring, amending."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def recorded(root: Path, ca, site, *command: str) -> Result:
 
 
 def strangers(site) -> list[str]:
-    """Return the pages that somebody asked for without the cookie."""
+    """Return the pages that were requested without the cookie."""
     pages = ("/", "/home", "/a", "/b", "/c")
     return [each.path for each in site.requests if each.path in pages and "cookie" not in each.headers]
 

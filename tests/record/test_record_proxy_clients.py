@@ -161,7 +161,7 @@ async def chromium(proxy: str, ca: Path, folder: Path) -> Seen:
 
 @pytest.fixture
 def served(site, answer):
-    """The site with pages that differ by what is asked for."""
+    """The site with pages that differ by request headers."""
 
     def packed(request):
         offered = request.headers.get("accept-encoding", "")

@@ -1,4 +1,4 @@
-"""What sites and clients do to a recording proxy, and what is written of it; no loss goes untold."""
+"""Odd sites and clients at a recording proxy, and the exchanges it writes; every loss is reported."""
 
 from __future__ import annotations
 

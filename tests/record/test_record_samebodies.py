@@ -37,7 +37,7 @@ def after(*marks: bytes) -> ProxyDigestCache:
 def test_what_was_reported_once_holds_for_the_same_bytes():
     mark = response_fingerprint(exchange())
     same = after(mark)
-    assert same.recall(make_request()) == ""  # nobody has told
+    assert same.recall(make_request()) == ""  # nothing was learned
     same.learn(make_request(), b"p {}")
     same.begin(STYLE)
     same.end(STYLE, mark)

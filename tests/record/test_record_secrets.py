@@ -1,4 +1,4 @@
-"""What is taken out of an exchange: where, how, consistently, and what is left alone."""
+"""Redaction of an exchange: the places, the method, its consistency, and the values left alone."""
 
 from __future__ import annotations
 

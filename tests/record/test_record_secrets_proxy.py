@@ -1,4 +1,4 @@
-"""Secrets through the recording proxy, from a site that tells them late, and over several runs."""
+"""Secrets through the recording proxy, from a site that sends them late, and over several runs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def holds(folder: Path, text: str) -> list[str]:
 
 
 async def test_what_was_written_before_it_was_known_is_gone_over(collection, ca, site):
-    """A token in a script and in a link, as nobody would know it; then it is sent as what it is."""
+    """A token in a script and in a link, where it is unknown as one; then it is sent as a token."""
     script = f"setup('{TOKEN}')".encode()
     packed = gzip.compress(script, mtime=0)
     site.page("/", f"<a href='/x?v={TOKEN}'>x</a>")

@@ -1,4 +1,4 @@
-"""What of an archive another program can read."""
+"""The parts of an archive that another program can read."""
 
 from __future__ import annotations
 

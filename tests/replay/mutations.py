@@ -29,7 +29,7 @@ _TURN = str.maketrans(
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """How often a change was asked for, and which were answered with the answer of another request."""
+    """The number of changed requests, and those that got the answer of another request."""
 
     requests: int
     changes: int

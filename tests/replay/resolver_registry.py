@@ -51,7 +51,7 @@ class Registry:
         return sorted({each.url for each in self.entries if each.url.partition("?")[0] == path})
 
     def explain(self, method: str, url: str) -> str:
-        return "not on the shelf"
+        return "not recorded"
 
 
 def entry(
@@ -99,12 +99,12 @@ def make_request(method: str = "GET", url: str = f"{SITE}/", body: bytes = b"", 
 def answer_to(
     request: Request, *entries: Entry, state: SessionState | None = None, policy: Policy = POLICY
 ) -> Match:
-    """What some entries have for a request."""
+    """Return the match of a request among some entries."""
     return resolve(request, Registry(entries, policy.rules), state or SessionState(), policy)
 
 
 class Visit:
-    """A session at a shelf: what it asks for is noted in its state, as `Session` does."""
+    """A session on a registry: its requests are noted in its state, as `Session` does."""
 
     def __init__(self, registry: Registry, policy: Policy = POLICY) -> None:
         self.registry = registry

@@ -85,7 +85,7 @@ def browser(proxy: str, ca: CertAuthority) -> httpx.AsyncClient:
 
 
 def announced(stdout: IO[str]) -> Any:
-    """What `replay --json` says of itself when it serves; the rest of its output is still to be read."""
+    """Return the announcement of `replay --json`; the rest of its output is still to be read."""
     lines = []
     while (line := stdout.readline()) not in ("}\n", ""):
         lines.append(line)

@@ -1,4 +1,4 @@
-"""Several real workers behind one port: placing, merging, killing one under load, and what is told of it."""
+"""Several real workers behind one port: placing, merging, killing one under load, and the reports of that."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ async def ready(cluster: ReplayCluster) -> tuple[int, dict[str, object]]:
 
 
 class Client:
-    """Asks a session for all pages in turn, over a new connection now and then, until it is told to stop."""
+    """Requests all pages of a session in turn, over a new connection now and then, until it is stopped."""
 
     def __init__(self, proxy: str, ca: CertAuthority) -> None:
         self.proxy = proxy

@@ -1,4 +1,4 @@
-"""Ports that clients reach without a proxy: TLS at once, and requests in origin form."""
+"""Ports that clients reach without a proxy: TLS from the first byte, and requests in origin form."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_a_session_port_takes_tls_at_once_and_reports_hosts_apart_by_name(
 ) -> None:
     async with ReplayClient(server.url) as control_api:
         session = await control_api.open_session()
-        # A browser that maps every host name here checks each certificate against the name it asked for.
+        # A browser that maps every host name here checks each certificate against the requested name.
         for host, status in (("shop.example", b"200"), ("other.example", b"404")):
             async with dialled(session.proxy, ca, host) as (reader, writer):
                 writer.write(get("/", host, CLOSE))

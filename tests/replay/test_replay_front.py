@@ -1,4 +1,4 @@
-"""`--on-miss pywb`: strict answers stay strict, pywb answers what they lack, the ledger tells them apart."""
+"""`--on-miss pywb`: strict answers stay strict, pywb answers the misses, the ledger distinguishes both."""
 
 from __future__ import annotations
 
@@ -361,7 +361,7 @@ def test_it_connects_to_nothing_but_the_two_behind_it(front: Running) -> None:
 
 
 def closed_ports(front: Running) -> set[int]:
-    """Ports that the hermetic server had given to sessions which are closed: nobody listens there now."""
+    """Ports that the hermetic server had given to sessions which are closed: no process listens there now."""
     connected = (front.folder / "connected").read_text().splitlines()
     return {port for port in {int(line.split()[1]) for line in connected} if not answers(port)}
 
@@ -489,7 +489,7 @@ async def test_a_page_gets_pywbs_answers_and_no_sign_of_where_they_come_from(fro
         await control_api.close_session(session.id)
 
 
-# What pywb never does here of itself: a stand-in for it breaks in every way there is.
+# The real pywb shows none of these faults here: a stand-in for it breaks in every possible way.
 
 ANSWERS = {
     "/500": b"HTTP/1.1 503 Busy\r\nContent-Length: 2\r\n\r\nno",

@@ -146,7 +146,7 @@ async def test_those_who_send_byte_by_byte_stop_no_one(served: ReplayServer) -> 
             for at in range(len(sent)):
                 writer.write(sent[at : at + 1])
                 await writer.drain()
-                await control(served.url, "/health")  # somebody else in between
+                await control(served.url, "/health")  # another client in between
             return await asyncio.wait_for(reader.read(), 20)
 
     cart = POST + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n" + POSTED[:5]

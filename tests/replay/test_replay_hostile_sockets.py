@@ -1,4 +1,4 @@
-"""What clients may do to a recorded WebSocket: the next one is served all the same, and memory is bounded."""
+"""Hostile clients of a recorded WebSocket: the next client is served all the same, and memory is bounded."""
 
 from __future__ import annotations
 

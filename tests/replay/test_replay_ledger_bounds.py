@@ -1,4 +1,4 @@
-"""What a session's ledger may weigh: by count and by bytes, the oldest out first, and that is told."""
+"""Limits of a session's ledger: by count and by bytes, the oldest out first, and the loss is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one client may hold of a server that others use: its time, and the bytes of its requests."""
+"""Limits for one client of a server that others use: its time, and the bytes of its requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memo cannot be told from its absence: same bytes out, same ledger, however a stream is cut."""
+"""The memo changes no answer: same bytes out, same ledger as without it, however a stream is cut."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def visit(draw: st.DrawFn, words: list[bytes]) -> Visit:
 @example(visits=[(1, [ORIGIN, PAUSE, ABSOLUTE, ORIGIN, RESUME])])
 @example(visits=[(1, [SWALLOW + ORIGIN[:-5], ORIGIN[-5:], ORIGIN[-5:]] * 2)])
 @example(visits=[(1, [ORIGIN, LARGER + LAST, ORIGIN])])
-# Each of these is told apart by one condition of the memo's alone.
+# Each of these is distinguished by one condition of the memo alone.
 @example(visits=[(0, [NAMED, NAMED])])
 @example(visits=[(0, [ABSOLUTE, NAMED, ABSOLUTE])])
 @example(visits=[(0, [ABSOLUTE, HEALTH, ABSOLUTE, CONTROL])])
@@ -342,7 +342,7 @@ def test_a_memo_is_bounded_and_keeps_what_is_requested() -> None:
     line = LedgerEntry(1, "GET", SITE, 200, "exact", "", 9_000, 0.0)
     for number in range(1_000):
         memo.add(("", b"%d" % number), CachedResponse(b"x" * 9_000, line))
-        assert memo.get(("", b"0"))  # asked for all the time
+        assert memo.get(("", b"0"))  # requested all the time
     assert len(memo) <= 2 * 100_000 // 9_000
     assert memo.get(("", b"999"))
     assert not memo.get(("", b"500"))

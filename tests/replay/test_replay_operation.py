@@ -1,4 +1,4 @@
-"""What operators do: ask whether it is ready, read its figures and its log, end it gently or at once."""
+"""Operation of a server: readiness, metrics and log, and its end, with or without draining."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def logged(place: Path) -> list[dict[str, object]]:
 
 @contextmanager
 def downloading(url: str) -> Iterator[socket.socket]:
-    """A client that has asked for more than any buffer holds, and got its first bytes."""
+    """A client that has requested more than any buffer holds, and got its first bytes."""
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)

@@ -1,4 +1,4 @@
-"""What the resolver chooses, and that it is pure, total and strict."""
+"""The resolver's choices, and that it is pure, total and strict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stillweb.model import Match, Request, Tier
 def test_what_was_recorded_is_found_and_nothing_else() -> None:
     page = entry()
     assert answer_to(make_request(), page) == Match(Tier.EXACT, 0, stable=True)
-    assert answer_to(make_request("POST"), page) == Match(Tier.MISS, reason="not on the shelf", stable=True)
+    assert answer_to(make_request("POST"), page) == Match(Tier.MISS, reason="not recorded", stable=True)
 
 
 def test_a_body_is_parsed_once_for_both_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_a_mutation_takes_its_recordings_in_turn_and_repeats_the_last(count: int
 
 
 class Whole(Registry):
-    """A shelf that never leaves out captures that say the same."""
+    """A registry that never leaves out captures that say the same."""
 
     def distinct(self, key: bytes) -> Sequence[int]:
         return self.lookup(key)

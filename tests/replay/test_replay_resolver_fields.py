@@ -1,4 +1,4 @@
-"""Which captures answer a request, by its fields."""
+"""The captures that answer a request, by its fields."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_a_page_set_is_preferred_where_vary_is_silent() -> None:
         assert answer_to(make_request(X_Action="list"), *three, state=state).entry == 0
         assert answer_to(make_request(X_Action="delete"), *three, state=state).entry == 1
         assert answer_to(make_request(), *three, state=state).entry == 2
-        # Nobody knows whose this is: the epoch says it, as if the field were not there.
+        # It is unknown whose this is: the epoch decides, as without the field.
         assert answer_to(make_request(X_Action="show"), *three[:2], state=state).entry == min(epoch, 1)
     # It is no ground to refuse what the server says does not depend on it.
     assert answer_to(make_request(X_Action="delete"), three[0]).tier == Tier.EXACT
@@ -164,7 +164,7 @@ def test_a_capture_answers_only_who_takes_its_media_type(accept: str, found: boo
         match = answer_to(make_request(accept=accept), page)
         assert (match.tier == Tier.EXACT) is found
         assert found or match.reason == "recorded as text/html, which this request does not accept"
-    # The server gave it to whoever asked so, or it is no answer to the question.
+    # The server gave it to every client that requested so, or it is no answer to the request.
     assert answer_to(make_request(accept=accept), entry(varies={"accept": accept})).tier == Tier.EXACT
     assert answer_to(make_request(accept=accept), entry(status=404)).tier == Tier.EXACT
     assert answer_to(make_request(accept=accept), entry(mime="")).tier == Tier.EXACT

@@ -1,4 +1,4 @@
-"""Whose a connection is, by its first bytes; and how it gets there."""
+"""The session of a connection, by its first bytes; and its way there."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_first_request_reports_whose_a_connection_is(head: str, expected: st
 
 
 def test_what_cannot_wait_is_led_on() -> None:
-    assert session_of(b"\x16\x03\x01") == DEFAULT_SESSION  # TLS at once
+    assert session_of(b"\x16\x03\x01") == DEFAULT_SESSION  # TLS from the first byte
     assert session_of(b"GET http://a.example/" + b"x" * 70_000) == DEFAULT_SESSION  # too long: refused there
 
 
@@ -78,7 +78,7 @@ async def test_a_connection_is_handed_over_with_what_was_read(size: int) -> None
             one.sendall(b"a")
             two.sendall(b"b")
         assert near.recv(2) + near.recv(2) == b"ab"
-        assert near.recv(1) == b""  # nobody else holds it
+        assert near.recv(1) == b""  # no other process holds it
     assert await heard.get() == b'{"ready": true}'
     sender.close()
     await asyncio.wait_for(receiver.closed.wait(), 10)

@@ -1,4 +1,4 @@
-"""What a recorded WebSocket plays, frame by frame: wsproto at the other end, no network."""
+"""A recorded WebSocket, played frame by frame: wsproto at the other end, no network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stillweb.replay.server.socketscript import SocketScript
 
 
 class Page:
-    """A client of a script; `heard` is what it was told, `missed` what the script did not expect."""
+    """A client of a script; `heard` lists received frames, `missed` those that were not expected."""
 
     def __init__(self, frames: Frames, *, paced: bool = False, deflate: bool = False) -> None:
         self.heard: list[bytes] = []
@@ -241,7 +241,7 @@ def test_whatever_is_said_what_is_heard_is_a_beginning_of_what_was(
 
 
 def named(name: bytes, *later: bytes) -> Frames:
-    """A conversation of a page that names itself, and asks for parts of its state."""
+    """A conversation of a page that names itself, and requests parts of its state."""
     exchanged = [frame for each in later for frame in (sent(40, each), received(50, name + b" " + each))]
     return Frames(
         (

@@ -1,4 +1,4 @@
-"""Workers that do not answer in time, or end by themselves: what becomes of sessions and ports."""
+"""Workers that do not answer in time, or end unexpectedly: their sessions and ports afterwards."""
 
 from __future__ import annotations
 

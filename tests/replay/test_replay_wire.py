@@ -150,7 +150,7 @@ TRANSCRIPTS = {
             "GET /next [] b'' stay",
         ],
     ),
-    "an older client is not told to go on": (
+    "an older client gets no 100 Continue": (
         """
         -> POST /1 HTTP/1.0
         -> Expect: 100-continue

@@ -1,4 +1,4 @@
-"""Pages that take without end are stopped with a typed outcome, and other episodes of the browser go on."""
+"""Pages that take without end are stopped with a typed outcome, and other episodes of the browser run on."""
 
 from __future__ import annotations
 

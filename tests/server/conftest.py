@@ -64,7 +64,7 @@ def serving():
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def rollouts(replay, serving):
-    """Four sessions on two browsers, two steps at once."""
+    """Four sessions on two browsers, two simultaneous steps."""
     async with serving(replay.url, observe=("axtree", "screenshot")) as server:
         yield server
 

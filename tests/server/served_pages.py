@@ -1,4 +1,4 @@
-"""What tests of the rollout server do on the small site's page."""
+"""Actions of the rollout server's tests on the small site's page."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ async def step(client, lease_id, action, **given):
 
 
 def filling(observation):
-    """Return the action that the task asks for."""
+    """Return the action that solves the task."""
     return {"action": "fill", "bid": bid(observation["axtree"]), "value": FILLED}
 
 
 async def play(client, lease_id, observation):
-    """Do what the task asks for; return the last step's answer."""
+    """Solve the task; return the last step's answer."""
     assert (await step(client, lease_id, filling(observation))).status_code == 200
     return (await step(client, lease_id, {"action": "terminate"})).json()

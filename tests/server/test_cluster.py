@@ -1,4 +1,4 @@
-"""The nodes of a master: which are there, whose a lease is, who gets the next one, their status as one."""
+"""The nodes of a master: their presence, the node of a lease and of the next one, their status as one."""
 
 from __future__ import annotations
 

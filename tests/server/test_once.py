@@ -91,7 +91,7 @@ def test_old_answers_are_forgotten_and_texts_are_reported_apart():
 @given(st.integers(1, 3), st.integers(0, 3), st.lists(st.integers(-1, 7), max_size=24))
 @settings(max_examples=60)
 def test_a_gate_lets_in_so_many_in_their_order(limit, capacity, moves):
-    """A number below the count of those who came ends or cancels that one; others are somebody who comes."""
+    """A number below the count of arrived clients ends or cancels that client; others are arrivals."""
     asyncio.run(_pass(limit, capacity, moves))
 
 

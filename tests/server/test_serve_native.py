@@ -219,7 +219,7 @@ async def test_a_dead_browser_is_an_infra_error_and_the_others_go_on(client, rol
     number = next(number for number, lease_id in browsers.items() if lease_id == one)
     pid = next(each["pid"] for each in rollouts.engine.vector.browsers() if each["number"] == number)
     os.kill(pid, signal.SIGKILL)
-    for _ in range(2):  # the retry is told the same
+    for _ in range(2):  # the retry gets the same response
         failed = await step(client, one, {"action": "terminate"}, request_id="last")
         assert (failed.status_code, failed.json()["error"]["kind"]) == (502, "infra_error")
         assert "reward" not in failed.json()
@@ -245,7 +245,7 @@ async def test_releasing_in_the_middle_of_a_step_ends_it(client, rollouts):
 
 async def test_status_comes_as_events_and_figures(client):
     lease_id, _ = await lease(client, owner="watched")
-    await step(client, lease_id, {"action": "click", "bid": "a7"})  # which asks for what is not recorded
+    await step(client, lease_id, {"action": "click", "bid": "a7"})  # it requests an unrecorded URL
     async with client.stream("GET", "/v1/stream") as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
         async for line in stream.aiter_lines():

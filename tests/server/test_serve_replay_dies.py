@@ -1,4 +1,4 @@
-"""A replay worker that dies between two episodes is nobody's failure."""
+"""A replay worker that dies between two episodes fails neither of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_a_reset_waits_for_a_worker_that_is_started_again(ca, collections_
         lease = (await client.post("/v1/leases", json={"task_id": "named"})).json()["lease"]
         (worker,) = replay.workers
         os.kill(worker.pid, signal.SIGKILL)
-        # What stands on the dead worker is lost, and told as that; the next episode is not.
+        # An episode on the dead worker is lost, and reported as lost; the next episode is not.
         failed = await client.post(f"/v1/leases/{lease}/step", json={"action": {"action": "terminate"}})
         assert failed.json()["error"]["kind"] == "infra_error"
         again = await client.post(f"/v1/leases/{lease}/reset", json={"task_id": "named"})

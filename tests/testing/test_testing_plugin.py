@@ -1,4 +1,4 @@
-"""The pytest plugin: the example of docs/how-to/pytest.md runs as it stands, and wrong use is told."""
+"""The pytest plugin: the example of docs/how-to/pytest.md runs as it stands, and wrong use is reported."""
 
 from __future__ import annotations
 

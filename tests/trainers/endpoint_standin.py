@@ -1,4 +1,4 @@
-"""A server that speaks the chat-completions protocol and says what it is told to."""
+"""A server that speaks the chat-completions protocol and sends prepared answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refused(status, code="", message="no", **headers):
 
 
 class Standin:
-    """What is answered, one after the other, the last one again and again; and what was asked."""
+    """Answers in order, the last one again and again; and the received requests."""
 
     def __init__(self, answers):
         self.answers = list(answers)
@@ -39,7 +39,7 @@ class Standin:
 
 @contextmanager
 def standin(*answers) -> Iterator[Standin]:
-    """Run one on a free port; an answer is a triple as above, or a function from what is asked to one."""
+    """Run one on a free port; an answer is a triple as above, or a function from a request to one."""
     served = Standin(answers)
 
     class Handler(BaseHTTPRequestHandler):

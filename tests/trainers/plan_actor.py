@@ -15,7 +15,7 @@ class Actor:
         self.following: Any = None
 
     def act(self, text: str) -> dict[str, Any]:
-        """Return the action that what is seen asks for."""
+        """Return the planned action for an observation."""
         view = View.of(text)
         try:
             if self.following is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stillweb.polling import poll
 
-PLACE = "STILLWEB_TEST_RAY"  # folder through which tests and workers tell each other
+PLACE = "STILLWEB_TEST_RAY"  # folder through which tests and workers exchange messages
 
 
 def clicks(task):
@@ -17,7 +17,7 @@ def clicks(task):
     def act(observation, info):
         nonlocal left
         if "raise" in task.id:
-            raise ValueError("as asked for")
+            raise ValueError("as requested")
         if not left:
             return {"action": "terminate"}
         left -= 1
@@ -36,7 +36,7 @@ def solver(task):
 
 
 def held(task):
-    """As `clicks`; where the task says so, the first one there tells its process and goes no further."""
+    """As `clicks`; where the task says so, the first one reports its process and stops there."""
     chosen = clicks(task)
 
     async def act(observation, info):

@@ -54,7 +54,7 @@ def trajectory(root, episode, *, end=True):
 
 
 class Crash(BaseException):
-    """As a kill is: nothing of the program goes on."""
+    """As a kill: no part of the program continues."""
 
 
 def crash_at(monkeypatch, number):

@@ -25,7 +25,7 @@ from stillweb.trainers.batch.runner import BatchOptions, rollout
 
 pytestmark = pytest.mark.browser
 
-# Enters Ada and terminates, and writes down what it plays. What else it does, the environment says.
+# Enters Ada and terminates, and records what it plays. Environment variables choose what else it does.
 AGENTS = """
 import asyncio, os, signal
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""What a model is shown, compared with files (`STILLWEB_WRITE=1` writes them anew: read what changed), and
-what it says, read in every dialect."""
+"""Messages to a model, compared with files (`STILLWEB_WRITE=1` writes them anew: read what changed), and
+the model's answers, read in every dialect."""
 
 from __future__ import annotations
 

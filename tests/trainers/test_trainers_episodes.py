@@ -59,7 +59,7 @@ def digests(turns):
 
 @asynccontextmanager
 async def relay(url):
-    """A way to a server that loses the next answers, as many as it is told to, after they were given."""
+    """A connection to a server that loses the next answers, a given number, after they were given."""
     host, port = url.removeprefix("http://").split(":")
     state = SimpleNamespace(lose=0, lost=0, url="")
     met = set()
@@ -311,7 +311,7 @@ class TestToolPlay:
 
 
 class Client:
-    """In place of AReaL's client: answers by a script, and keeps what it is told."""
+    """In place of AReaL's client: answers by a script, and stores rewards and discounts."""
 
     def __init__(self, task, before=None):
         self.actor, self.before, self.prompts = Actor(task), before, []

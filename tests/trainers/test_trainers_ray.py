@@ -61,7 +61,7 @@ def task(name, **given):
 
 
 def all_started(rollouts):
-    """Return the workers by their numbers, when those that replace others are there."""
+    """Return the workers by their numbers, when the replacements have started."""
     assert asyncio.run(poll(lambda: all("pid" in each for each in rollouts.workers()), timeout=90))
     return {each["number"]: each for each in rollouts.workers()}
 

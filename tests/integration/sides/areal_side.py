@@ -21,7 +21,7 @@ from stillweb.trainers.areal import StillwebWorkflow  # noqa: E402
 
 
 class Client:
-    """What of `ArealOpenAI` a workflow calls: chat.completions.create, rewards, export_interactions."""
+    """Parts of `ArealOpenAI` that a workflow calls: chat.completions.create, rewards, export_interactions."""
 
     def __init__(self, engine: str) -> None:
         self.actor, self.reported = Actor(engine), []

@@ -20,7 +20,7 @@ byte_tokenizer().save_pretrained(FOLDER / "tokenizer")
 
 
 class Endpoint:
-    """Follows the plan; the second episode of a group ends at once."""
+    """Follows the plan; the second episode of a group ends immediately."""
 
     def __init__(self, *, lost: bool = False) -> None:
         self.lost, self.starts = lost, 0

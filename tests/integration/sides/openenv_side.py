@@ -45,7 +45,7 @@ def on_openenv(url: str) -> dict:
 
 
 def refused(url: str) -> str:
-    """A task that is not known is told as an error, and is no observation."""
+    """Return the error for an unknown task; the server reports it as an error and not as an observation."""
     with GenericEnvClient(base_url=url).sync() as env:
         try:
             env.reset(task_id="no such task")

@@ -1,4 +1,4 @@
-"""What the sides share: what they are given, and how they tell what came of it."""
+"""Parts that the sides share: their input, and the report of their results."""
 
 from __future__ import annotations
 

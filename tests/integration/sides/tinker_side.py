@@ -35,7 +35,7 @@ TOKENIZER.encode, TOKENIZER.decode = one_at_a_time(TOKENIZER.encode), one_at_a_t
 
 
 class Scripted(TokenCompleter):
-    """The first episode follows the plan, the second ends at once, the third loses its session."""
+    """The first episode follows the plan, the second ends immediately, the third loses its session."""
 
     def __init__(self, builder: ReplayGroupBuilder) -> None:
         self.builder, self.starts = builder, 0

@@ -32,7 +32,7 @@ def call(action: dict) -> str:
 
 
 class Scripted(GRPOTrainer):
-    """The first of a group follows the plan, the second ends at once, the third loses its session."""
+    """The first of a group follows the plan, the second ends immediately, the third loses its session."""
 
     calls = 0
 

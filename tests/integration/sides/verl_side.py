@@ -238,7 +238,7 @@ async def cut_by_verl(folder: Path) -> dict[str, Any]:
     call = FunctionCall(name="browser", arguments='{"action": "scroll", "dy": 9}')
     responses = [await loop._call_tool(call, agent_data.tools_kwargs, agent_data) for _ in range(2)]
     short = tools_of(folder, max_tool_response_length=256, images=False)[0]
-    name, response = await short.create("short by itself", task_id=GIVEN["tasks"][0])
+    name, response = await short.create("shortened", task_id=GIVEN["tasks"][0])
     await short.release(name)
     return {
         "texts": [each[0].text for each in responses],

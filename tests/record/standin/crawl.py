@@ -1,8 +1,8 @@
 """A program that behaves as browsertrix-crawler 1.14.1 does, as far as its logs and its output show.
 
-It takes the same arguments and the same YAML, says the same JSON lines and ends in the same ways, and what it
-"records" is genuine: a WACZ that browsertrix wrote is taken apart, and the records of a page are written when
-the page is "crawled". Written from the logs and the layout of that output; nothing here is browsertrix's own.
+It takes the same arguments and the same YAML, writes the same JSON lines and ends in the same ways. Its
+records are genuine: it takes a WACZ that browsertrix wrote apart, and writes the records of a page when the
+page is "crawled". Written from the logs and the layout of that output; nothing here is browsertrix's own.
 
     ARCHIVE   a WACZ of browsertrix to take the pages from        CRAWLS  the volume, /crawls in the image
     HOLD      a page that takes until there are SIGNALS (1)       END     another way to end

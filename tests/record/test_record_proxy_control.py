@@ -1,4 +1,4 @@
-"""What the recording proxy answers itself: the CA's page, sessions for an Env, and who is let in."""
+"""The recording proxy's own answers: the CA's page, sessions for an Env, and access control."""
 
 from __future__ import annotations
 
