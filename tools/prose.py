@@ -1,11 +1,16 @@
 """Check the prose of the source code against the project's writing rules.
 
-The check reads docstrings, comments, string literals (messages and CLI help) and identifiers below
-`src/stillweb`, and the words of the documents. It counts three kinds of faults per package: words that plain
-technical English avoids, sentences of docstrings and comments that open without their subject ("What ...",
-"That ..."), and sentences of docstrings with more than 25 words. `tools/prose.json` has the permitted number
-of faults per package. The numbers may only fall: `--lower` writes the current counts where
-they are smaller.
+The check reads docstrings, comments, string literals (messages and CLI help) and identifiers of the packages
+of `src/stillweb`, of `tests`, `bench`, `tools` and `examples`. It also reads comments and declared names of
+JavaScript files, and the words of the documents. Code in backticks, this file and the demo's site, whose bytes
+are recorded, are excluded. It counts three kinds of faults per package:
+
+- words that plain technical English avoids;
+- sentences of docstrings and comments that open without their subject ("What ...", "That ...");
+- sentences of docstrings with more than 25 words.
+
+`tools/prose.json` has the permitted number of faults per package, none for a package that it does not list.
+The numbers may only fall: `--lower` writes the current counts where they are smaller.
 
     python tools/prose.py                 # compare with the permitted numbers
     python tools/prose.py --list diff     # print every fault in one package
@@ -28,6 +33,7 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
 SOURCE = REPO / "src" / "stillweb"
+OTHERS = ("tests", "bench", "tools", "examples")
 CEILINGS = REPO / "tools" / "prose.json"
 MAX_WORDS = 25
 
@@ -49,11 +55,11 @@ AVOIDED = {
     r"doubts?": "ambiguity",
     r"kin": "child process",
     r"streets?": "pipeline",
-    r"rooms?": "package, space",
+    r"(?-i:rooms?)": "package, space",
     r"(?-i:floors?)": "layer, minimum",
     r"houses?": "codebase",
-    r"desks?": "control",
-    r"(?<!front )(?<!front)doors?": "listener",
+    r"desks?(?! lamp)": "control",
+    r"(?<!front )(?<!front)(?-i:doors?)": "listener",
     r"shelf|shelves": "registry",
     r"sieves?": "filter",
     r"portraits?": "page snapshot",
@@ -97,6 +103,11 @@ _IDENTIFIER_WORDS = frozenset(
 )
 _OPENING = re.compile(r"(?:What|Whose|Who|Whoever|Which|Of|That|Be it|Whether it is|As it)\b")
 _SENTENCES = re.compile(r"(?<=[.:;!?])\s+")
+_QUOTED = re.compile(r"`[^`\n]*`")
+_SCRIPT_COMMENT = re.compile(r"(?m)^\s*//[^\n]*(?:\n\s*//[^\n]*)*|(?<=\s)//\s[^\n]*$")
+_SCRIPT_NAME = re.compile(
+    r"\b(?:const|let|var|function|class)\s+(\w+)|(\w+)\s*=>|[(,]\s*(\w+)(?=[\w\s,]*\)\s*=>)"
+)
 _CODE = re.compile(r"=>|\bconst \b|\bfunction ?\(|;\n|</|\bSELECT\b")
 _SECTION = re.compile(r"(?m)^\s*(?:Args|Attributes|Returns|Raises|Yields|Example|Examples):\s*$")
 
@@ -115,13 +126,43 @@ class Fault:
 
 
 def package_of(path: Path) -> str:
-    """Return the name of a module's top-level package, "base" for modules directly below `stillweb`."""
+    """Return a file's package below `stillweb`, "base" directly below it, else its folder of `OTHERS`."""
+    if not path.is_relative_to(SOURCE):
+        return path.relative_to(REPO).parts[0]
     parts = path.relative_to(SOURCE).parts
     return parts[0] if len(parts) > 1 else "base"
 
 
+def sources() -> list[Path]:
+    """Return the modules and scripts to check."""
+    folders = (SOURCE, *(REPO / name for name in OTHERS))
+    found = (path for folder in folders for kind in ("*.py", "*.js", "*.mjs") for path in folder.rglob(kind))
+    return sorted(
+        path for path in found if path != Path(__file__).resolve() and "demo_site" not in path.parts
+    )
+
+
+def script_faults(path: Path) -> Iterator[Fault]:
+    """Yield the faults in comments and declared names of a JavaScript file."""
+    text = path.read_text("utf-8")
+    for found in _SCRIPT_COMMENT.finditer(text):
+        line = 1 + text.count("\n", 0, found.start() + len(found[0]) - len(found[0].lstrip()))
+        comment = re.sub(r"(?m)^\s*//[ \t]?", "", found[0].lstrip())
+        yield from _in_text(path, line, comment)
+        yield from _openings(path, line, comment)
+    for found in _SCRIPT_NAME.finditer(text):
+        name = found[1] or found[2] or found[3]
+        for word in _replaced_words(name):
+            yield Fault(path, 1 + text.count("\n", 0, found.start()), "name", f"{name} ({word})")
+
+
 def faults(path: Path) -> Iterator[Fault]:
-    """Yield the faults of one module."""
+    """Yield the faults of one file."""
+    return script_faults(path) if path.suffix in (".js", ".mjs") else module_faults(path)
+
+
+def module_faults(path: Path) -> Iterator[Fault]:
+    """Yield the faults of one Python module."""
     text = path.read_text("utf-8")
     tree = ast.parse(text)
     nodes = list(ast.walk(tree))
@@ -131,10 +172,13 @@ def faults(path: Path) -> Iterator[Fault]:
         yield from _openings(path, line, docstring)
         yield from _long_sentences(path, line, docstring)
     for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+        if isinstance(node, ast.Constant):
+            if not isinstance(node.value, str) or id(node) in docstrings:
+                continue
             message = " " in node.value and not _CODE.search(node.value)
-            yield from _in_text(path, node.lineno, node.value if message else "")
-        elif name := _defined_name(node):
+            if message:
+                yield from _in_text(path, node.lineno, node.value)
+        elif isinstance(node, _NAMING) and (name := _defined_name(node)):
             for word in _replaced_words(name):
                 yield Fault(path, node.lineno, "name", f"{name} ({word})")  # type: ignore[attr-defined]
     for line, comment in _comments(text):
@@ -162,7 +206,7 @@ def _docstrings(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, tuple[int, str]
 
 
 def _in_text(path: Path, line: int, text: str) -> Iterator[Fault]:
-    for found in _WORDS.finditer(text):
+    for found in _WORDS.finditer(_QUOTED.sub(lambda code: "`" * len(code[0]), text)):
         at = line + text.count("\n", 0, found.start())
         yield Fault(path, at, "word", found[0])
 
@@ -189,6 +233,9 @@ def _indent(docstring: str) -> int:
     return min((len(line) - len(line.lstrip()) for line in lines), default=0)
 
 
+_NAMING = (ast.Name, ast.Attribute, ast.arg, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
 def _defined_name(node: ast.AST) -> str:
     if isinstance(node, ast.Name):
         return node.id if isinstance(node.ctx, ast.Store) else ""
@@ -209,11 +256,11 @@ def _replaced_words(name: str) -> frozenset[str]:
 
 @cache
 def all_faults() -> dict[str, list[Fault]]:
-    """Return the faults of every package, and those of the documents as "docs"."""
+    """Return the faults of every package, and those in documents as "docs"."""
     found: dict[str, list[Fault]] = {
         "docs": [fault for path in documents() for fault in document_faults(path)]
     }
-    for path in sorted(SOURCE.rglob("*.py")):
+    for path in sources():
         found.setdefault(package_of(path), []).extend(faults(path))
     return found
 
@@ -231,7 +278,7 @@ def document_faults(path: Path) -> Iterator[Fault]:
     text = re.sub(
         r"(?ms)^( *)```.*?^\1```", lambda block: "\n" * block[0].count("\n"), path.read_text("utf-8")
     )
-    yield from _in_text(path, 1, re.sub(r"`[^`\n]*`", "``", text))
+    yield from _in_text(path, 1, text)
 
 
 def ceilings() -> dict[str, int]:

@@ -1,9 +1,9 @@
 """No request gets another's answer: over the wire, in plain and through CONNECT and TLS.
 
 `unseen_*` lists wrong and right answers. The native back-end, alone, by workers and behind the front of
-`--on-miss`, gives none of the wrong ones and all of the right ones. The answers of pywb are counted, and have a
-minimum here, so that the figures in docs/explanation/backends.md stay current (bench/wrong_answers.py prints
-them).
+`--on-miss`, gives none of the wrong ones and all of the right ones. The answers of pywb are counted and have
+a minimum here, so that the figures in docs/explanation/backends.md stay current (bench/wrong_answers.py
+prints them).
 """
 
 from __future__ import annotations

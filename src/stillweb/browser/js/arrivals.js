@@ -203,7 +203,7 @@
       consumer[name] = value;
     }
   }
-  // Of elements in a document eye.js reports it.
+  // Elements in a document are reported by eye.js.
   const { HTMLMediaElement: media } = globalThis;
   const { get: isConnected } = getOwnPropertyDescriptor(globalThis.Node?.prototype ?? {}, "isConnected") ?? {};
   const loads = (element, url) => { if (!invoke(isConnected, element)) flag(`${url} was loaded on other threads`); };
@@ -253,7 +253,7 @@
 
   // ---- callbacks ---------------------------------------------------------------------------------
   const called = (callback, args) => calledOn(callback, undefined, args);
-  // Of the functions among the arguments one is called, once.
+  // One of the functions among the arguments is called, once.
   const once = (owner, names) => {
     for (const name of names) {
       const native = owner?.[name];
@@ -282,13 +282,13 @@
 
   // A lock is granted at any time. The manager answers a query after what it granted before.
   if (lock) {
-    const asked = new Set(); // requests that were not granted
-    before.push(() => asked.size ? invoke(query, navigator.locks) : null);
+    const ungranted = new Set(); // requests that were not granted
+    before.push(() => ungranted.size ? invoke(query, navigator.locks) : null);
     LockManager.prototype.request = { request(name, ...rest) {
       const callback = rest.at(-1);
       if (typeof callback !== "function" || this !== navigator.locks) return apply(lock, this, [name, ...rest]);
       const entry = { granted: null };
-      asked.add(entry);
+      ungranted.add(entry);
       push(() => entry.granted(), null, () => entry.granted !== null);
       const granted = (given) => new NativePromise((resolve, reject) => {
         entry.granted = () => {
@@ -298,10 +298,10 @@
             reject(error);
           }
         };
-        asked.delete(entry);
+        ungranted.delete(entry);
       });
       const result = apply(lock, this, [name, ...rest.slice(0, -1), granted]);
-      result.catch(() => asked.delete(entry));
+      result.catch(() => ungranted.delete(entry));
       return result;
     } }.request;
   }
@@ -407,7 +407,7 @@
   }, true);
 
   // ---- fullscreen ----------------------------------------------------------------------------
-  // The browser process replies at any time, and a frame after that tells the page: frames are drawn until one has.
+  // The browser process replies at any time, and a frame after that reaches the page: frames are drawn until one has.
   const TRIES = 20;
   const changes = new Set(); // {ended, tries}, until their event
   for (const [owner, name] of [[Element.prototype, "requestFullscreen"], [Document.prototype, "exitFullscreen"]]) {

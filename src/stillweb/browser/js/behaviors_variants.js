@@ -93,16 +93,16 @@
       if (style?.includes("url(")) for (const href of inText(style)) if (!href.startsWith("#")) add("image", href, document.baseURI);
     }
     sheetsOf(document);
-    for (const [text, base] of told) {
+    for (const [text, base] of loadedSheets) {
       const sheet = new CSSStyleSheet({ baseURL: base });
       sheet.replaceSync(text);
       ofRules(sheet.cssRules, base);
     }
-    return { found: [...found.values()], unread: [...unread].filter((href) => !told.some(([, base]) => base === href)) };
+    return { found: [...found.values()], unread: [...unread].filter((href) => !loadedSheets.some(([, base]) => base === href)) };
   };
   // The text of sheets that the page may not read, fetched by the driver.
-  const told = [];
-  const tell = (text, base) => { told.push([text, base]); };
+  const loadedSheets = [];
+  const addSheet = (text, base) => { loadedSheets.push([text, base]); };
 
   const load = {
     image: ({ url, cors, policy }) => new Promise((resolve, reject) => {
@@ -142,5 +142,5 @@
     await Promise.all(Array.from({ length: AT_ONCE }, one));
     return { came, left: queue.length };
   };
-  globalThis.variants = { srcset, inText, find, tell, fetchAll };
+  globalThis.variants = { srcset, inText, find, addSheet, fetchAll };
 })();

@@ -2,7 +2,7 @@
 // hold.js; called with `pin` = {hold}.
 (pin) => {
   "use strict";
-  const { IDBFactory: factory, IDBDatabase: database, IDBTransaction: ofRequests, IDBRequest: asked, IDBObjectStore: store } = globalThis;
+  const { IDBFactory: factory, IDBDatabase: database, IDBTransaction: ofRequests, IDBRequest: idbRequest, IDBObjectStore: store } = globalThis;
   if (!factory) return;
   const { invoke, applyTo } = pin;
   const { push, until, wrap, flag } = pin.hold;
@@ -26,9 +26,9 @@
           const { type, bubbles, cancelable, oldVersion, newVersion } = event;
           const copy = event instanceof VersionChange ? new VersionChange(type, { oldVersion, newVersion })
             : new Event(type, { bubbles, cancelable });
-          const tell = () => invoke(dispatch, request, copy);
+          const announce = () => invoke(dispatch, request, copy);
           if (type === "blocked") next();
-          deliver = type === "upgradeneeded" ? kept(request, tell, next) : tell;
+          deliver = type === "upgradeneeded" ? heldOpen(request, announce, next) : announce;
           resolve();
         };
       }));
@@ -38,14 +38,14 @@
   };
   const STORE = "\u0000";
   // A transaction ends once it has no request: a store that no page sees is read until the event has been delivered.
-  const kept = ({ result, transaction }, tell, next) => {
+  const heldOpen = ({ result, transaction }, announce, next) => {
     const made = result.createObjectStore(STORE);
     let isDue = false;
     const read = () => {
       invoke(listen, made.get(0), "success", () => {
         if (!isDue) return read();
         result.deleteObjectStore(STORE);
-        tell();
+        announce();
       });
     };
     read();
@@ -76,8 +76,8 @@
   const { objectStore, commit } = ofRequests.prototype;
   const { getKey } = store.prototype;
   const { get: namesOf } = getOwnPropertyDescriptor(ofRequests.prototype, "objectStoreNames");
-  const { get: ownerOf } = getOwnPropertyDescriptor(asked.prototype, "transaction");
-  const { get: resultOf } = getOwnPropertyDescriptor(asked.prototype, "result");
+  const { get: ownerOf } = getOwnPropertyDescriptor(idbRequest.prototype, "transaction");
+  const { get: resultOf } = getOwnPropertyDescriptor(idbRequest.prototype, "result");
   const read = (turn) => {
     const [name] = invoke(namesOf, turn.transaction);
     turn.read = invoke(getKey, invoke(objectStore, turn.transaction, name), 0);

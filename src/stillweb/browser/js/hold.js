@@ -10,11 +10,11 @@
   const NativePromise = Promise;
   const listen = EventTarget.prototype.addEventListener;
   const dispatch = EventTarget.prototype.dispatchEvent;
-  const PATIENCE = 5000; // real ms, for work that may never end
+  const TIMEOUT = 5000; // real ms, for work that may never end
   const isLocal = (url) => /^\s*(blob|data):/i.test(url);
   const queue = []; // {ready, ended, deliver, rank, turn}, in the order of the calls
   const busy = new Set(); // promises of work that ends with events of its own
-  const within = (promise) => NativePromise.race([promise, new NativePromise((resolve) => nativeTimeout(resolve, PATIENCE, "late"))]);
+  const within = (promise) => NativePromise.race([promise, new NativePromise((resolve) => nativeTimeout(resolve, TIMEOUT, "late"))]);
   const starting = new Map(); // workers that have been created and have not begun -> what is one for equal ones
   const before = []; // calls before each delivery
   // Its end comes between two tasks of the parser: it counts from the next rest on. A realm without a document has none.
@@ -29,7 +29,7 @@
   const flags = [];
   const flag = (what) => { if (!flags.includes(what)) flags.push(what); };
 
-  // Calls come in the order of the page's scripts. What arrives between them while a document loads has a rank of its
+  // Calls come in the order of the page's scripts. Arrivals between them while a document loads have a rank of their
   // own, since the parser decides by the real clock how many tasks run between two scripts.
   const RANKS = ["mutation", "toggle", "close", "select", "selectionchange", "unhandledrejection", "call", "arrival", "message", "observer"];
   const push = (deliver, ended = null, ready = null, rank = "call", turn = 0) => { queue.push({ deliver, ended, ready, rank: RANKS.indexOf(rank), turn }); };
@@ -393,7 +393,7 @@
 
   // Messages between threads: copied at the call, sent at a rest.
   const channel = globalThis.BroadcastChannel;
-  const tell = channel?.prototype.postMessage;
+  const broadcast = channel?.prototype.postMessage;
   const post = globalThis.MessagePort?.prototype.postMessage;
   const sends = (owner, natively = null, after = () => {}) => {
     const native = natively ?? owner?.postMessage;
@@ -419,7 +419,7 @@
     const native = channel.prototype.postMessage;
     sends(channel.prototype, function (copy) {
       invoke(native, this, copy);
-      const name = `${pin.control}/${Math.trunc(performance.now())}/${asked++}`;
+      const name = `${pin.control}/${Math.trunc(performance.now())}/${sequence++}`;
       const [there, back] = [new channel(name), new channel(name)];
       const ends = new NativePromise((resolve) => invoke(listen, back, "message", () => resolve()));
       busy.add(ends);
@@ -431,12 +431,12 @@
       invoke(native, there, 0);
     });
   }
-  let asked = 0;
+  let sequence = 0;
   // Between its creation and its first event nothing shows a worker to the driver, so the creator reports it: until the
   // first message of a dedicated worker (worker.js), or the connection of a shared one, or its failure.
   hooks.starting = () => new Set(starting.values()).size;
   const begun = (worker) => { if (starting.delete(worker) && !starting.size) hooks.started?.(); };
-  // A worker whose script does not load or parse: its thread says so at any time, the page is told at a rest.
+  // A worker whose script does not load or parse: its thread says so at any time, the page gets it at a rest.
   const failed = (worker, event) => {
     event.stopImmediatePropagation();
     event.preventDefault();
@@ -516,7 +516,7 @@
       invoke(listen, port, "message", (event) => {
         if (typeof event.data !== "string" || !event.data.startsWith(mark)) return;
         event.stopImmediatePropagation();
-        invoke(tell, acks, event.data);
+        invoke(broadcast, acks, event.data);
       }, true);
     }
     return () => {
@@ -542,7 +542,7 @@
   });
   const connected = () => {
     connections ??= internal("connections");
-    if (connections) invoke(tell, connections, 0);
+    if (connections) invoke(broadcast, connections, 0);
   };
   const audio = globalThis.AudioContext;
   if (audio) {

@@ -134,9 +134,9 @@
   globalThis.MutationObserver = new Proxy(mutations, { construct(target, [callback, ...rest], newTarget) {
     const turn = ++observers;
     const own = typeof callback !== "function" ? callback : function (found, made) {
-      const kept = records.get(made);
-      if (!kept || !(kept.length || isParsing())) return apply(callback, made, [found, made]);
-      if (!kept.length) push(() => {
+      const queued = records.get(made);
+      if (!queued || !(queued.length || isParsing())) return apply(callback, made, [found, made]);
+      if (!queued.length) push(() => {
         const all = taken(made);
         try {
           if (all.length) apply(callback, made, [all, made]);
@@ -144,7 +144,7 @@
           report(error);
         }
       }, null, null, "mutation", turn);
-      for (const each of found) kept.push(each);
+      for (const each of found) queued.push(each);
       return undefined;
     };
     return Reflect.construct(target, [own, ...rest], newTarget === globalThis.MutationObserver ? target : newTarget);

@@ -104,7 +104,7 @@
     }
   }
 
-  // Identifiers that the browser draws by itself. Each has one in its place, by what it identifies and how many there were.
+  // Identifiers that the browser draws itself. Each has one in its place, by what it identifies and how many there were.
   const drawn = new Map(); // identifier of the browser -> ours
   const counts = new Map();
   const identifier = (native, ...of) => {

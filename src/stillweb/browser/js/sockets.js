@@ -51,7 +51,7 @@
       connection.events.push([stateAfter(event), event]);
     });
   };
-  // A getter of what the page has been told, for connections; the native one throws for other objects.
+  // A getter of what the page has received, for connections; the native one throws for other objects.
   const shows = (prototype, name, value, set) => {
     const old = getOwnPropertyDescriptor(prototype, name);
     defineProperty(prototype, name, { ...old,

@@ -6,7 +6,7 @@
   if (globalThis.survey) return;
   const { bare } = eye;
   const { SKIPPED, flatParent, flatChildren, plain, roleOf, nameOf, valueOf, statesOf } = names;
-  const KEPT = new Map(["id", "name", "type", "href", "alt", "title", "placeholder", "role", "aria-label", "aria-current",
+  const LISTED = new Map(["id", "name", "type", "href", "alt", "title", "placeholder", "role", "aria-label", "aria-current",
     "aria-expanded", "aria-checked", "aria-selected", "aria-pressed", "aria-disabled", "aria-haspopup", "for",
     "colspan", "rowspan", "contenteditable", "data-testid"].map((name, i) => [name, i])); // name -> its place
   const WHOLE = new Set(["svg", "textarea", "option", "canvas", "video", "audio", "object"]); // measured from outside
@@ -187,8 +187,8 @@
         if (Object.keys(states).length) record.states = states;
       }
       if (element.hasAttributes()) {
-        const names = element.getAttributeNames().filter((name) => KEPT.has(name));
-        if (names.length > 1) names.sort((a, b) => KEPT.get(a) - KEPT.get(b));
+        const names = element.getAttributeNames().filter((name) => LISTED.has(name));
+        if (names.length > 1) names.sort((a, b) => LISTED.get(a) - LISTED.get(b));
         if (names.length) record.attrs = Object.fromEntries(names.map((name) => [name, element.getAttribute(name)]));
       }
       if (element.localName === "a" && element.href) record.url = String(element.href?.baseVal ?? element.href);
@@ -217,8 +217,8 @@
         this.write(place);
         return;
       }
-      const kept = style.whiteSpaceCollapse !== "collapse";
-      const record = { p: this.write(place), t: kept ? node.data : node.data.replace(/[\t\n\f\r ]+/g, " ") };
+      const preserved = style.whiteSpaceCollapse !== "collapse";
+      const record = { p: this.write(place), t: preserved ? node.data : node.data.replace(/[\t\n\f\r ]+/g, " ") };
       if (this.all && style.textTransform === "none" && this.isOpen(place)) record.role = "StaticText";
       this.list.push(this.all ? this.give(node, record) : record);
     }

@@ -102,7 +102,7 @@ async def _send_unread_sheets(target: BehaviorTarget, frame: FrameInfo, sheets: 
             loaded = await target.probe.send("Page.getResourceContent", frameId=frame.id, url=url)
             if not loaded["base64Encoded"]:
                 await target.evaluate(
-                    f"variants.tell({json.dumps(loaded['content'])}, {json.dumps(url)})", frame
+                    f"variants.addSheet({json.dumps(loaded['content'])}, {json.dumps(url)})", frame
                 )
                 sent = True
     return sent

@@ -3,7 +3,7 @@ const pictures = JSON.parse(document.getElementById("pictures").textContent);
 const pages = [...document.querySelectorAll(".page")];
 const find = document.getElementById("find");
 
-// Pictures are put in when their page is unfolded: hundreds at once would be slow to open.
+// Pictures are put in when their page is unfolded: hundreds together would be slow to open.
 function show(page) {
   for (const image of page.querySelectorAll("img[data-picture]")) {
     image.src = pictures[image.dataset.picture];
@@ -34,7 +34,7 @@ if (find) {
 for (const input of document.querySelectorAll(".pictures input")) {
   input.addEventListener("input", () => input.parentElement.style.setProperty("--at", input.value + "%"));
 }
-// Choosing the slider puts the focus on it, so that the arrow keys move it at once.
+// Choosing the slider puts the focus on it, so that the arrow keys move it immediately.
 for (const input of document.querySelectorAll(".screens .choice input")) {
   input.addEventListener("click", (event) => {
     if (event.detail && input.value === "slider") input.closest(".screens").querySelector("[type=range]").focus();

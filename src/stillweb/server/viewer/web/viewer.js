@@ -3,7 +3,7 @@
 "use strict";
 
 const PAGE = 100; // episodes of one page of the list
-const KEPT = 60; // pictures and texts in memory
+const CACHED = 60; // pictures and texts in memory
 const PLAY_INTERVAL = 900; // milliseconds
 const SCAN_INTERVAL = 700; // milliseconds between two looks at a list that is still being read
 const LIVE_INTERVAL = 5000; // milliseconds between two looks at a complete list
@@ -67,7 +67,7 @@ function remembered(name, load) {
     throw error;
   });
   cache.set(name, value);
-  if (cache.size > KEPT) {
+  if (cache.size > CACHED) {
     const [oldest, gone] = cache.entries().next().value;
     cache.delete(oldest);
     gone.then((each) => each.url?.startsWith("blob:") && URL.revokeObjectURL(each.url), () => {});
@@ -180,11 +180,11 @@ async function drawList(main, query, current) {
   }
   async function load() {
     clearTimeout(timer);
-    const asked = pretty(chosen);
-    newest = asked;
+    const requested = pretty(chosen);
+    newest = requested;
     const { marked: _marked, ...parameters } = chosen;
     const found = await (await request("api/episodes", { ...parameters, limit: PAGE, refresh: 1 })).json();
-    if (!current() || newest !== asked) return;
+    if (!current() || newest !== requested) return;
     const { seconds: _seconds, ...content } = found;
     if (shown !== pretty(content)) {
       shown = pretty(content);
