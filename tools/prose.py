@@ -2,8 +2,8 @@
 
 The check reads docstrings, comments, string literals (messages and CLI help) and identifiers of the packages
 of `src/stillweb`, of `tests`, `bench`, `tools` and `examples`. It also reads comments and declared names of
-JavaScript files, and the words of the documents. Code in backticks, this file and the demo's site, whose bytes
-are recorded, are excluded. It counts three kinds of faults per package:
+JavaScript files, and the words of the documents. Excluded are code in backticks, this file and the demo's
+site, whose bytes are recorded. It counts three kinds of faults per package:
 
 - words that plain technical English avoids;
 - sentences of docstrings and comments that open without their subject ("What ...", "That ...");
