@@ -144,10 +144,10 @@ async def test_a_damaged_new_pack_is_refused_and_named(
             session = await control_api.open_session()
             assert await page(session.proxy, ca) == PAGES["/p3"] + b" old"
         assert (await control_api.info()).collections == older
-        reloaded = (await web.get(f"{server.url}/ready")).json()
-        assert (reloaded["ready"], list(reloaded["refused"])) == (True, ["shop"])
-        assert "manifest.json" in reloaded["refused"]["shop"]
-        assert (await control_api.reload("shop"))["refused"] == reloaded["refused"]["shop"]
+        readiness = (await web.get(f"{server.url}/ready")).json()
+        assert (readiness["ready"], list(readiness["refused"])) == (True, ["shop"])
+        assert "manifest.json" in readiness["refused"]["shop"]
+        assert (await control_api.reload("shop"))["refused"] == readiness["refused"]["shop"]
         errors = [record for record in caplog.records if record.message == "newer pack is refused"]
         assert len(errors) == 1
 
