@@ -602,15 +602,15 @@ def test_a_combination_is_requested_if_the_three_others_were():
 
 
 def test_checkboxes_of_a_request_have_both_values_but_a_dry_run_stays_one():
-    assert combined(asked("runs?mine=true&archived=false&by=ada&dry_run=true")) == [
+    assert combined(make_request("runs?mine=true&archived=false&by=ada&dry_run=true")) == [
         f"runs?mine={mine}&archived={archived}&by=ada&dry_run=true"
         for mine, archived in (("false", "false"), ("true", "true"), ("false", "true"))
     ]
-    assert combined(asked("runs?page=1&mine=yes")) == []
+    assert combined(make_request("runs?page=1&mine=yes")) == []
     body = b'{"dry_run": true, "options": {"past": false}, "tasks": ["a"]}'
-    (found,) = combined_requests([asked("clear", body.decode())])
+    (found,) = combined_requests([make_request("clear", body.decode())])
     assert found.body == b'{"dry_run":true,"options":{"past":true},"tasks":["a"]}'
-    many = combined(*(asked(f"{path}?{'&'.join(f'b{n}=true' for n in range(12))}") for path in "ab"))
+    many = combined(*(make_request(f"{path}?{'&'.join(f'b{n}=true' for n in range(12))}") for path in "ab"))
     assert [each[0] for each in many[:4]] == ["a", "b", "a", "b"]
     assert len(many) == len(set(many)) == 1000
 
@@ -740,24 +740,26 @@ def test_data_that_json_in_a_script_lists_is_of_one_folder():
 
 def test_an_empty_value_of_an_entry_is_no_part_of_a_request():
     tasks = [{"task": f"task-{n}-of-a", "host": "vm" if n else ""} for n in range(3)]
-    found = entries({"api/tasks": {"tasks": tasks}}, asked("logs?task=task-0-of-a"))
+    found = entries({"api/tasks": {"tasks": tasks}}, make_request("logs?task=task-0-of-a"))
     assert found == ["logs?task=task-1-of-a", "logs?task=task-2-of-a"]
 
 
 def test_one_request_is_enough_for_a_time_to_the_second():
     runs = [{"after": f"2026-11-2{n}T03:00:00Z", "number": n} for n in range(3)]
     found = entries(
-        {"api/runs": runs}, asked("grid?from=2026-11-20T03%3A00%3A00Z&to=2026-11-20T03%3A00%3A00Z")
+        {"api/runs": runs}, make_request("grid?from=2026-11-20T03%3A00%3A00Z&to=2026-11-20T03%3A00%3A00Z")
     )
     assert [each.count(f"2026-11-2{n}T03") for n, each in enumerate(found, 1)] == [2, 2]
     minutes = [{"after": f"03:0{n}"} for n in range(3)]
-    assert entries({"api/runs": minutes}, asked("grid?from=03%3A00")) == []
+    assert entries({"api/runs": minutes}, make_request("grid?from=03%3A00")) == []
 
 
-def test_a_path_with_many_kinds_of_requests_leaves_room_for_others():
+def test_a_path_with_many_kinds_of_requests_leaves_space_for_others():
     rows = {"rows": [{"id": f"row-{number:04}"} for number in range(9)]}
     switches = [f'{{"b{n}": {str(on).lower()}, "row": "row-0000"}}' for n in range(9) for on in (True, False)]
-    found = entries({"api/rows": rows}, *(asked("search", each) for each in switches), asked("see/row-0000"))
+    found = entries(
+        {"api/rows": rows}, *(make_request("search", each) for each in switches), make_request("see/row-0000")
+    )
     assert [each.partition(" ")[0] for each in found[:4]] == [
         "search",
         "see/row-0001",

@@ -32,7 +32,9 @@ async def test_a_script_with_several_versions_is_warned_of_once_and_counted(
     script = answer(b"", type="text/javascript")
     site.answers["/start.js"] = lambda request: replace(script, body=f"// version {next(counter)}".encode())
     style = answer(b"", type="text/css", headers=(("Content-Encoding", "gzip"),))
-    site.answers["/same.css"] = lambda request: replace(style, body=gzip.compress(b"p {}", mtime=next(counter)))
+    site.answers["/same.css"] = lambda request: replace(
+        style, body=gzip.compress(b"p {}", mtime=next(counter))
+    )
     site.answers["/t.png"] = lambda request: answer(f"{next(counter)}".encode(), type="image/png")
     collection = Collection.create(tmp_path, "site")
     events: list[CrawlEvent] = []
