@@ -64,7 +64,7 @@ from stillweb.record.harvest.options import HarvestOptions, HarvestReport
 from stillweb.record.harvest.page import Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms
 from stillweb.record.harvest.scripts.bundles import bundled_urls, destination_of
-from stillweb.record.harvest.scripts.entries import ListedValues, requests_for_entries
+from stillweb.record.harvest.scripts.entries import ListedValues, other_orders, requests_for_entries
 from stillweb.record.harvest.scripts.loaded import LoadedLinks
 from stillweb.record.harvest.scripts.named import listed_urls
 from stillweb.record.harvest.scripts.requests import combined_requests, learn_kinds
@@ -729,6 +729,22 @@ def test_a_request_may_repeat_several_values_of_its_entry_and_values_with_slashe
     assert entries({"list": packages}, two[0]) == []
     coded = make_request("readme/abc"), make_request("readme/%40hd%2Fdef")
     assert entries({"list": packages}, *coded) == ["readme/@hd%2Fghi", "readme/jkl"]
+
+
+def test_a_list_is_requested_in_the_order_of_each_of_its_members():
+    runs = {"runs": [{"id": 1, "name": "a", "tags": []}, {"id": 2, "name": "b", "tags": []}], "total": 2}
+
+    def ordered(path: str, body: str = "") -> list[str]:
+        found = other_orders(make_request(path, body), runs)
+        return [(each.body or b"").decode() or each.url.removeprefix(HOME) for each in found]
+
+    assert ordered("runs?limit=9&order=-name") == [
+        f"runs?limit=9&order={order}" for order in ("id", "name", "-id")
+    ]
+    assert ordered("runs?by=name&to=asc") == ["runs?by=id&to=asc"]
+    assert ordered("runs", '{"by": "id", "to": "desc"}') == ['{"by":"name","to":"desc"}']
+    assert ordered("runs?q=total") == ordered("runs?order=tags") == ordered("runs") == []
+    assert combined(make_request("runs?by=name&to=asc")) == ["runs?by=name&to=desc"]
 
 
 def test_data_that_json_in_a_script_lists_is_of_one_folder():

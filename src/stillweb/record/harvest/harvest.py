@@ -213,6 +213,7 @@ class _Harvest:
             (entries, is_file),
             (await asyncio.to_thread(scripts.for_combinations, [*missed, *known], is_plain), is_file),
             (await asyncio.to_thread(scripts.for_rows, [*missed, *known]), is_found),
+            (await asyncio.to_thread(scripts.for_orders), is_file),
             (await asyncio.to_thread(scripts.for_files), is_file),
             (linked, _is_any),
         ]

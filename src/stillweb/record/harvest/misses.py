@@ -53,8 +53,9 @@ _READS = re.compile(
 """Paths of requests that read although they are sent by POST."""
 DRY_RUN = re.compile(r"(?:^|\.)(?:dry_?run|validate_?only)$", re.IGNORECASE)
 """Members by which a request asks what a write would do (AIP-163)."""
-SWITCHED = {"true": "false", "false": "true"}
-"""The other value of a checkbox, as JSON and most queries spell both."""
+SWITCHED = {"true": "false", "asc": "desc", "ASC": "DESC", "ascending": "descending"}
+SWITCHED |= {other: value for value, other in SWITCHED.items()}
+"""The other value of a checkbox, and of the direction of an order."""
 _GRAPHQL_QUERY = re.compile(r"\s*(?:query\b|\{)(?![\s\S]*\bmutation\b)")
 TOKEN = re.compile(r"csrf|xsrf|token|nonce|sectok|verif", re.IGNORECASE)
 """Names of fields whose value belongs to one visit or page."""
@@ -280,7 +281,7 @@ def _with_texts(content: Any, pairs: Iterator[tuple[str, str]]) -> Any:
     _, text = next(pairs)
     if type(content) is int and text.isascii() and text.removeprefix("-").isdecimal():
         return int(text)
-    if isinstance(content, bool) and text in SWITCHED:
+    if isinstance(content, bool) and text in ("true", "false"):
         return text == "true"
     return text if isinstance(content, str) else content
 

@@ -26,11 +26,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
-from stillweb.record.harvest.misses import UNIQUE, PlainRequest, path_form
+from stillweb.record.harvest.misses import SWITCHED, UNIQUE, PlainRequest, path_form
 from stillweb.record.harvest.scripts.bundles import destination_of
 
 T = TypeVar("T")
 
+_DIRECTIONS = SWITCHED.keys() - {"true", "false"}
 _PROOFS = 2  # entries that show that their values come from a list
 _IDENTIFIER = re.compile(r"(?!.*//)[\w.~:@+/ -]{1,80}")
 _URL = re.compile(r"(?:https?://[^/\s]+)?/(?!/)\S{0,400}$")
@@ -278,6 +279,33 @@ def _kinds_of(requests: Iterable[PlainRequest], listed: ListedValues) -> list[_K
                 key = (request.method, urlsplit(request.url).netloc, _names(request), at, rest, alike)
                 kinds.setdefault(key, _Kind(at, rest)).values[texts[at]] = example
     return list(kinds.values())
+
+
+def other_orders(request: PlainRequest, answer: Any) -> Iterator[PlainRequest]:
+    """Yield the requests for a list by the other members of its entries, if a value is the name of one.
+
+    A view orders a list by the column that a visitor chose. A minus before the name reverses the order,
+    unless another parameter has the direction.
+    """
+    columns = list(dict.fromkeys(_columns_of(answer)))
+    pairs = request.pairs
+    signs = ("",) if any(value in _DIRECTIONS for _, value in pairs) else ("", "-")
+    for at, (name, value) in enumerate(pairs):
+        if value.removeprefix("-") in columns:
+            for other in (sign + column for sign in signs for column in columns):
+                if other != value:
+                    yield request.with_pairs([*pairs[:at], (name, other), *pairs[at + 1 :]])
+
+
+def _columns_of(content: Any) -> Iterator[str]:
+    """Yield the names of the single values of the entries of lists."""
+    if isinstance(content, dict):
+        for value in content.values():
+            yield from _columns_of(value)
+    elif isinstance(content, list):
+        for name, value in content[0].items() if content and isinstance(content[0], dict) else ():
+            if not isinstance(value, dict | list):
+                yield name
 
 
 def in_turn(sources: Iterable[Iterable[T]]) -> Iterator[T]:

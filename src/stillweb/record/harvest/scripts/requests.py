@@ -34,7 +34,12 @@ from stillweb.record.harvest.fetch import opening_requests, recorded_data
 from stillweb.record.harvest.misses import DRY_RUN, SWITCHED, PlainRequest
 from stillweb.record.harvest.page import HtmlPage, parse_page
 from stillweb.record.harvest.scripts.bundles import bundled_urls, destination_of
-from stillweb.record.harvest.scripts.entries import ListedValues, in_turn, requests_for_entries
+from stillweb.record.harvest.scripts.entries import (
+    ListedValues,
+    in_turn,
+    other_orders,
+    requests_for_entries,
+)
 from stillweb.record.harvest.scripts.loaded import LoadedLinks
 from stillweb.record.harvest.scripts.named import NamedRequests, listed_urls
 from stillweb.record.harvest.scripts.rows import attribute_texts, requests_for_rows
@@ -298,6 +303,7 @@ class ScriptRequests:
         self._is_over = is_over
         self.listed = ListedValues()
         self.numbered = NumberedRequests()
+        self._ordered: dict[tuple[str, str], list[Iterator[PlainRequest]]] = defaultdict(list)
 
     def for_links(self, requests: Iterable[PlainRequest]) -> list[PlainRequest]:
         """Return what scripts request for links and forms of their pages, as some requests have shown."""
@@ -388,6 +394,7 @@ class ScriptRequests:
             requests.append(request)
             if answer is not None:
                 listed.add(request.url, answer)
+                self._ordered[request.method, request.place].append(other_orders(request, answer))
                 self.numbered.note(request, answer)
         shown = islice(self._documents, _SHOWN)
         documents = (PlainRequest("GET", url, "document", "") for url in shown)
@@ -438,6 +445,10 @@ class ScriptRequests:
                 break
             texts[url] = attribute_texts(self._text_of(url))
         return self._unrecorded(requests_for_rows(shown, texts))
+
+    def for_orders(self) -> list[PlainRequest]:
+        """Return the requests for the lists that `for_data` has read in other orders, of all URLs in turn."""
+        return self._unrecorded(in_turn(in_turn(lists) for lists in self._ordered.values()))
 
     def for_combinations(
         self, requests: Iterable[PlainRequest], is_plain: Callable[[Request], bool]
