@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +21,7 @@ from stillweb.matching.keys import request_key
 
 HOSTS = 97
 FILE_SIZE = 1_000_000_000
+_WORDS = 20_000  # different words of all pages, as likely as their rank is small
 _MIMES = ("text/html; charset=utf-8", "image/webp", "application/json", "text/css", "font/woff2")
 _HEAD = (
     "HTTP/1.1 200 OK\r\nDate: Thu, 01 Jan 2026 00:00:00 GMT\r\n"
@@ -73,9 +74,19 @@ def body_of(number: int, size: int) -> bytes:
     )
 
 
-def make_collection(root: Path, captures: int, body_bytes: int) -> Collection:
+def words_of(number: int, size: int) -> bytes:
+    """Return a page of `size` bytes in the mean: common words are common, and one word is its own."""
+    source = random.Random(number)
+    count = source.randrange(size // 12, size // 4)
+    words = [f"w{int(_WORDS ** source.random())}" for _ in range(count)]
+    return f"<!doctype html><title>item {number}</title><p>only{number} {' '.join(words)}".encode()
+
+
+def make_collection(
+    root: Path, captures: int, body_bytes: int, body: Callable[[int, int], bytes] = body_of
+) -> Collection:
     """Return the collection of that size, made if it does not exist, with its index."""
-    collection = Collection(root, f"c{captures}-b{body_bytes}")
+    collection = Collection(root, f"c{captures}-b{body_bytes}-{body.__name__}")
     if collection.index_file.exists():
         return collection
     if not collection.path.exists():
@@ -85,7 +96,7 @@ def make_collection(root: Path, captures: int, body_bytes: int) -> Collection:
         path = collection.archive / f"rec-{file:05}.warc.gz"
         with path.open("wb", 1 << 20) as out:
             while number < captures and out.tell() < FILE_SIZE:
-                out.writelines(_records(number, body_bytes))
+                out.writelines(_records(number, body(number, body_bytes)))
                 number += 1
         file += 1
     collection.write_manifest(Manifest(name=collection.name, recorded_at="20260101000000"))
@@ -93,8 +104,8 @@ def make_collection(root: Path, captures: int, body_bytes: int) -> Collection:
     return collection
 
 
-def _records(number: int, body_bytes: int) -> Iterator[bytes]:
-    request, body = Requested.of(number), body_of(number, body_bytes)
+def _records(number: int, body: bytes) -> Iterator[bytes]:
+    request = Requested.of(number)
     at = number // 40
     date = f"2026-01-{1 + at // 86400:02}T{at // 3600 % 24:02}:{at // 60 % 60:02}:{at % 60:02}Z"
     head = _HEAD.format(mime=_MIMES[number % 5], length=len(body), number=number).encode()

@@ -209,8 +209,12 @@ async def test_drags_by_the_page_s_own_listeners(rig, level):
         await act.drag(page, bids, start, await bid_of(visit, "Onto"))
         await act.drag(page, bids, start, (50, 100))
         await act.drag(page, bids, (30, 30), (5, 5))
-        moved = [line for line in await log_of(visit) if line.startswith("moved")]
-        assert moved == ["moved 9 to 450 50 onto", "moved 9 to 120 150 ", "moved 9 to 35 35 from"]
+        log = await log_of(visit)
+        moved = [line for line in log if line.startswith("moved")]
+        assert moved == ["moved 9 to 450 50 onto", "moved 9 to 120 150 ", "moved 9 to 35 35 from"], (
+            log,
+            await page.content(),
+        )
 
 
 @LEVELS

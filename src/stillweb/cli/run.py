@@ -20,8 +20,7 @@ import click
 
 from stillweb.cli.console import echo, stderr
 from stillweb.cli.options import certs_option, collections_option, options_from
-from stillweb.cli.replay.shared import seal_shown
-from stillweb.errors import CollectionNotFound
+from stillweb.cli.replay.shared import sealed_collections
 from stillweb.model import Tier
 from stillweb.replay import ReplayOptions
 from stillweb.scratch import scratch_folder
@@ -122,16 +121,9 @@ def run(
       stillweb run -c shop --direct 127.0.0.1,api.model.example -- node agent.mjs
     """
     from stillweb.certs import CertAuthority
-    from stillweb.collections.layout import Collection, list_collections
 
     root = given["root"]
-    collections = [Collection.open(root, name) for name in dict.fromkeys(names)] or list_collections(root)
-    if not collections:
-        raise CollectionNotFound(
-            f"the folder {root} holds no collection", hint="stillweb collections import FILE... -c NAME"
-        )
-    for collection in collections:
-        seal_shown(collection)
+    collections = sealed_collections(root, names)
     ca = CertAuthority.load_or_init(given["certs_dir"])
     ctx.exit(asyncio.run(_run(command, collections, ca, options, given["direct"])))
 

@@ -40,10 +40,16 @@ CREATE VIRTUAL TABLE pages USING fts5 (
   url UNINDEXED, timestamp UNINDEXED, title, text, joined, tokenize = "unicode61 remove_diacritics 2"
 );
 """
+# Only the best rows get an excerpt: it costs twice as much as the score, and a common word is on most pages.
+# Rows were inserted in the order of their URLs.
 _QUERY = f"""
-SELECT url, timestamp, title, snippet(pages, 3, '', '', '…', {_SNIPPET_WORDS}) AS excerpt,
-       bm25(pages, 0, 0, {_TITLE_WEIGHT}, 1, 1) AS score
-FROM pages WHERE pages MATCH ? ORDER BY score, url LIMIT ?
+WITH best AS MATERIALIZED (
+  SELECT rowid AS id, bm25(pages, 0, 0, {_TITLE_WEIGHT}, 1, 1) AS score
+  FROM pages WHERE pages MATCH :query ORDER BY score, rowid LIMIT :limit
+)
+SELECT url, timestamp, title, snippet(pages, 3, '', '', '…', {_SNIPPET_WORDS}) AS excerpt, score
+FROM best CROSS JOIN pages ON pages.rowid = best.id
+WHERE pages MATCH :query ORDER BY score, id
 """
 
 
@@ -109,7 +115,7 @@ def find(index: sqlite3.Connection, query: str, limit: int) -> list[SearchHit]:
     Raises:
         UsageError: if the query has no word.
     """
-    rows = index.execute(_QUERY, (_expression(query), limit)).fetchall()
+    rows = index.execute(_QUERY, {"query": _expression(query), "limit": limit}).fetchall()
     return [
         SearchHit(url, timestamp, title, " ".join(excerpt.split()), round(-score, 6))
         for url, timestamp, title, excerpt, score in rows

@@ -19,7 +19,7 @@ import click
 from stillweb.cli import CommandGroup
 from stillweb.cli.console import echo, on_signals, print_json
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
-from stillweb.cli.replay.shared import seal_shown
+from stillweb.cli.replay.shared import sealed_collections
 from stillweb.errors import UsageError
 from stillweb.http.control import KEY_VARIABLE
 from stillweb.replay import ReplayOptions
@@ -135,20 +135,12 @@ def serve(
       curl http://127.0.0.1:8080/info
     """
     from stillweb.certs import CertAuthority
-    from stillweb.collections.layout import Collection, list_collections
-    from stillweb.errors import CollectionNotFound
     from stillweb.replay.server.runtime import run
 
     _check(chosen, options, pywb)
     _check_key(options.host, chosen["published"])
     _log(chosen)
-    collections = [Collection.open(root, name) for name in dict.fromkeys(names)] or list_collections(root)
-    if not collections:
-        raise CollectionNotFound(
-            f"the folder {root} holds no collection", hint="stillweb collections import FILE... -c NAME"
-        )
-    for collection in collections:
-        seal_shown(collection)
+    collections = sealed_collections(root, names)
     if not (certs_dir / "ca.pem").exists():
         echo(f"no CA in {certs_dir}; creating one", err=True)
     ca = CertAuthority.load_or_init(certs_dir)

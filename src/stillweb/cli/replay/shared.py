@@ -10,8 +10,8 @@ from pathlib import Path
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import echo
 from stillweb.cli.progress import progress
-from stillweb.collections.layout import Collection
-from stillweb.errors import UsageError
+from stillweb.collections.layout import Collection, list_collections
+from stillweb.errors import CollectionNotFound, UsageError
 from stillweb.replay import ReplayOptions, ensure_sealed, serve, why_unsealed
 
 
@@ -65,6 +65,22 @@ def seal_shown(collection: Collection) -> None:
         )
         for warning in info.warnings:
             echo(f"  {warning}", err=True)
+
+
+def sealed_collections(root: Path, names: Sequence[str]) -> list[Collection]:
+    """Return collections by name, or all of a folder, each sealed.
+
+    Raises:
+        CollectionNotFound: if one of them is missing, or the folder has none.
+    """
+    collections = [Collection.open(root, name) for name in dict.fromkeys(names)] or list_collections(root)
+    if not collections:
+        raise CollectionNotFound(
+            f"the folder {root} holds no collection", hint="stillweb collections import FILE... -c NAME"
+        )
+    for collection in collections:
+        seal_shown(collection)
+    return collections
 
 
 def default_level(backend: str = "native") -> str:

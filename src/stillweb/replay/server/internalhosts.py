@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
+from functools import lru_cache
 from html import escape
 from importlib.resources import files
 from itertools import islice
@@ -99,6 +100,7 @@ SEARCH_HOST = f"search.{INTERNAL_HOST}"
 """Host name of the search engine."""
 
 _RESULTS = 20
+_PAGES = 512  # in memory, of 10 kB each
 _PATHS = ("", "/", "/search")
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -127,6 +129,8 @@ class SearchHost:
         for name, registry in registries.items():
             if registry.collection is not None:
                 self._indexes[name] = open_index(registry.collection)
+        # The index does not change, and episodes of one task send equal queries.
+        self._page = lru_cache(_PAGES)(self._search_page)
 
     def respond(self, collection: str, request: Request) -> PreparedResponse | None:
         """Return the response to a request for the search engine; None for any other host."""
@@ -141,7 +145,7 @@ class SearchHost:
         page = self._page(collection, query).encode("utf-8", "replace")
         return internal_response(request, 200, page, "text/html; charset=utf-8")
 
-    def _page(self, collection: str, query: str) -> str:
+    def _search_page(self, collection: str, query: str) -> str:
         body = self._results(collection, query) if query else "<p>Search the pages of this collection.</p>"
         title = f"{query} - Search" if query else "Search"
         return _PAGE.format(title=escape(title), query=escape(query), body=body)
