@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.store import remove_collection
 from stillweb.errors import CollectionError
-from stillweb.matching.redaction import Placeholders, SecretFields, key_file, replace_fields, spellings
+from stillweb.matching.redaction import (
+    Placeholders,
+    SecretFields,
+    escaped_spellings,
+    key_file,
+    may_be_escaped,
+    replace_fields,
+    spellings,
+)
 from stillweb.model import Request
 
 KEY = b"k" * 32
@@ -82,6 +90,13 @@ def test_every_spelling_of_a_secret_becomes_that_of_its_placeholder(secret):
         put = forms[spell(secret).encode()].decode()
         # Both are the placeholder to who reads them.
         assert put in (spell(placeholder), placeholder)
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=8))
+def test_a_text_with_an_escaped_secret_is_one_that_may_have_it(secret):
+    for form in escaped_spellings(secret, Placeholders(KEY).of(secret)):
+        assert may_be_escaped(b"<p>" + form + b"</p>")
+    assert not may_be_escaped(b"<p>" + secret.replace("%", "").encode() + b" &#39; \\u0027 %20</p>")
 
 
 def test_another_key_draws_another():

@@ -17,10 +17,12 @@ import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote, unquote_plus, unquote_to_bytes
+
+import re2
 
 from stillweb.errors import CollectionError
 from stillweb.matching.parts import Where
@@ -202,7 +204,7 @@ _FOR_SCRIPTS = {ord(character): f"\\u{ord(character):04x}" for character in "&<>
 
 
 def spellings(secret: str, placeholder: str) -> dict[bytes, bytes]:
-    """Return the spellings of a secret in URLs, texts and codings, each with its placeholder."""
+    """Return the spellings of a secret in URLs, texts, hex and base64, each with its placeholder."""
     plain, raw = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
     forms = {
         secret,
@@ -218,19 +220,45 @@ def spellings(secret: str, placeholder: str) -> dict[bytes, bytes]:
     return dict(_coded(_bytes(secret), _bytes(placeholder))) | spelled
 
 
-def _coded(secret: bytes, placeholder: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield a secret of at least eight bytes in hex, base64 and UTF-16, and with each byte escaped.
+def escaped_spellings(secret: str, placeholder: str) -> dict[bytes, bytes]:
+    """Return the spellings of a secret with each byte escaped, and in UTF-16, each with its placeholder.
 
-    Base64 is that after 0, 1 and 2 bytes of other content.
+    They are four times as long as all others together, and rare: see `may_be_escaped`.
+    """
+    own, other = _bytes(secret), _bytes(placeholder)
+    if not _is_coded(own, other) or not (secret.isascii() and placeholder.isascii()):
+        return {}
+    return {_escaped(own, escape): _escaped(other, escape) for escape in _ESCAPES}
+
+
+def may_be_escaped(text: bytes) -> bool:
+    """Return whether a text has so many escapes in a row that `escaped_spellings` may be in it."""
+    return _escapes().search(text) is not None
+
+
+@cache
+def _escapes() -> Any:
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    escapes = (
+        rb"\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|&#x?[0-9A-Fa-f]{1,3};|%[0-9A-Fa-f]{2}|\x00[^\x00]|[^\x00]\x00"
+    )
+    return re2.compile(rb"(?s)(?:%s){%d}" % (escapes, _MIN_CODED), options)
+
+
+def _is_coded(secret: bytes, placeholder: bytes) -> bool:
+    return len(secret) == len(placeholder) and len(secret) >= _MIN_CODED
+
+
+def _coded(secret: bytes, placeholder: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield a secret of at least eight bytes in hex, and in base64 after 0, 1 and 2 bytes of other content.
+
     Only the characters of base64 that depend on no other byte are replaced: the first and last may stay.
     """
-    if len(secret) != len(placeholder) or len(secret) < _MIN_CODED:
+    if not _is_coded(secret, placeholder):
         return
     yield secret.hex().encode(), placeholder.hex().encode()
     yield secret.hex().upper().encode(), placeholder.hex().upper().encode()
-    if secret.isascii() and placeholder.isascii():
-        for escape in _ESCAPES:
-            yield _escaped(secret, escape), _escaped(placeholder, escape)
     for before in range(3):
         first, last = -(-before * 8 // 6), (before + len(secret)) * 8 // 6
         for encode in (base64.b64encode, base64.urlsafe_b64encode):

@@ -34,7 +34,15 @@ from stillweb.http.codec import encode
 from stillweb.http.messages import request_block, response_block
 from stillweb.matching.parts import Where
 from stillweb.matching.protobuf import method_of
-from stillweb.matching.redaction import Placeholders, key_file, replace_fields, replace_in_json, spellings
+from stillweb.matching.redaction import (
+    Placeholders,
+    escaped_spellings,
+    key_file,
+    may_be_escaped,
+    replace_fields,
+    replace_in_json,
+    spellings,
+)
 from stillweb.model import Exchange, Headers, Request, Response, header
 from stillweb.record.redaction import find
 from stillweb.record.redaction.find import JWT, SecretNames, strong, strong_password
@@ -65,17 +73,52 @@ class SecretHit:
 _Spelling = tuple[bytes, bytes, int]  # of a secret and of its placeholder, and the secret's number
 
 
-class SecretSearch:
-    """The secrets to search for.
+class _Automata:
+    """Texts to search for, in automata whose sizes grow geometrically (Bentley and Saxe 1980).
 
-    Spellings are in automata whose sizes grow geometrically (Bentley and Saxe 1980): a recording learns a new
-    secret with nearly each page, and neither a search nor an addition may take time for all earlier ones.
+    A recording learns a new secret with nearly each page, and neither a search nor an addition may take time
+    for all earlier ones.
     """
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self._automata: list[tuple[Any, list[_Spelling]]] = []  # the largest first
+        self._built: list[tuple[Any, list[_Spelling]]] = []  # the largest first
         self._recent: list[_Spelling] = []
+
+    def add(self, forms: Mapping[bytes, bytes], number: int) -> None:
+        self._recent += [(form, placeholder_form, number) for form, placeholder_form in forms.items()]
+
+    def _merge(self) -> None:
+        from ahocorasick_rs import BytesAhoCorasick, MatchKind
+
+        merged, self._recent = self._recent, []
+        while self._built and len(self._built[-1][1]) <= _GROWTH * len(merged):
+            merged = self._built.pop()[1] + merged
+        forms = [form for form, _, _ in merged]
+        self._built.append((BytesAhoCorasick(forms, MatchKind.LeftmostLongest), merged))
+
+    def find(self, text: bytes) -> Iterator[tuple[int, _Spelling]]:
+        """Yield the places of all texts as whole words; they may overlap."""
+        if len(self._recent) > _RECENT_LIMIT:
+            self._merge()
+        for automaton, indexed in self._built:
+            for pattern, start, _ in automaton.find_matches_as_indexes(text):
+                if _is_whole_word(text, start, indexed[pattern][0]):
+                    yield start, indexed[pattern]
+        for each in self._recent:
+            start = text.find(each[0])
+            while start >= 0:
+                if _is_whole_word(text, start, each[0]):
+                    yield start, each
+                start = text.find(each[0], start + len(each[0]))
+
+
+class SecretSearch:
+    """The secrets to search for, in all spellings."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._usual, self._escaped = _Automata(), _Automata()
+        self._unescaped: list[tuple[str, str, int]] = []  # secrets that are not in `_escaped` yet
 
     def __contains__(self, secret: str) -> bool:
         return secret in self._numbers
@@ -88,20 +131,9 @@ class SecretSearch:
         if (number := self._numbers.get(secret)) is not None:
             return number
         number = self._numbers[secret] = len(self._numbers)
-        forms = spellings(secret, placeholder).items()
-        self._recent += [(form, placeholder_form, number) for form, placeholder_form in forms]
-        if len(self._recent) > _RECENT_LIMIT:
-            self._merge()
+        self._usual.add(spellings(secret, placeholder), number)
+        self._unescaped.append((secret, placeholder, number))
         return number
-
-    def _merge(self) -> None:
-        from ahocorasick_rs import BytesAhoCorasick, MatchKind
-
-        merged, self._recent = self._recent, []
-        while self._automata and len(self._automata[-1][1]) <= _GROWTH * len(merged):
-            merged = self._automata.pop()[1] + merged
-        forms = [form for form, _, _ in merged]
-        self._automata.append((BytesAhoCorasick(forms, MatchKind.LeftmostLongest), merged))
 
     def sub(self, text: bytes) -> tuple[bytes, list[SecretHit]]:
         """Return a text with placeholders for secrets, and their positions in the result."""
@@ -123,16 +155,12 @@ class SecretSearch:
         return b"".join(pieces), hits
 
     def _found(self, text: bytes) -> Iterator[tuple[int, _Spelling]]:
-        for automaton, indexed in self._automata:
-            for pattern, start, _ in automaton.find_matches_as_indexes(text):
-                if _is_whole_word(text, start, indexed[pattern][0]):
-                    yield start, indexed[pattern]
-        for each in self._recent:
-            start = text.find(each[0])
-            while start >= 0:
-                if _is_whole_word(text, start, each[0]):
-                    yield start, each
-                start = text.find(each[0], start + len(each[0]))
+        yield from self._usual.find(text)
+        if self._numbers and may_be_escaped(text):
+            for secret, placeholder, number in self._unescaped:
+                self._escaped.add(escaped_spellings(secret, placeholder), number)
+            self._unescaped = []
+            yield from self._escaped.find(text)
 
 
 def _is_whole_word(text: bytes, start: int, form: bytes) -> bool:
