@@ -441,6 +441,25 @@ def test_scripts_that_repeat_links_do_so_on_other_pages_of_the_kind():
     assert [single.is_on(url) for url in (media("third"), media("third", "b"), HOME)] == [1, 0, 0]
 
 
+def test_a_parameter_that_a_script_adds_from_the_page_s_url_is_that_of_each_page():
+    form = (
+        f"{HOME}doku?sectok=&do=media&sort=date"  # the target of the form names the page, its data does not
+    )
+    seen = PlainRequest(
+        "POST",
+        f"{HOME}ajax",
+        "empty",
+        f"{HOME}doku?id=start&do=media",
+        (("content-type", "application/x-www-form-urlencoded"),),
+        b"call=list&id=start&sectok=&do=media&sort=date",
+    )
+    (kind,) = learn_kinds([seen], lambda url: [form])
+    found = kind.request_for(f"{HOME}doku?id=third&do=media", form)
+    assert found is not None
+    assert found.body == b"call=list&id=third&sectok=&do=media&sort=date"
+    assert kind.request_for(f"{HOME}doku?do=media", form) is None
+
+
 def test_files_that_scripts_name_are_beside_recorded_ones_of_their_group():
     table = """r.u=e=>"chunks/"+({9:"icons"}[e]||e)+"."+{12:"0af1c2",34:"9be2d1",56:"77ac00"}[e]+".js" """
     css = """r.c=e=>"css/"+{12:"aa11bb22",34:"cc33dd44",56:"ee55ff66"}[e]+".css" """

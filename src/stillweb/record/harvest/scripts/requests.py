@@ -5,7 +5,10 @@ the fields of a GET form, and adds parameters of its own. Recorded requests and 
 such a kind of request. Other pages of the same kind then send it for their links too.
 
 Kinds are generalised from examples. A parameter may have any value if the examples have several. It may have
-that of the page's own URL if all examples have theirs. Otherwise it has the one value of the examples.
+that of the page's own URL if all examples have theirs. Otherwise it has the one value of the examples. A
+parameter that the script adds has that of the page's own URL if the example's was that of its page.
+
+The answer of such a request may have links of its own, which the script treats as those of the page.
 
 A view adds a parameter for each of its controls. A visitor who sorts and then filters sends a combination.
 Requests show that two parameters are independent: the same filter with two sort orders, and one of these
@@ -18,7 +21,7 @@ A parameter that is true or false belongs to a checkbox: each has both values, w
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -28,7 +31,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from stillweb.collections.layout import Collection
 from stillweb.http.codec import decoded_body
-from stillweb.model import Capture, Request
+from stillweb.model import HTML_TYPES, Capture, Request, header
 from stillweb.record.harvest.counters import NumberedRequests
 from stillweb.record.harvest.fetch import opening_requests, recorded_data
 from stillweb.record.harvest.misses import DRY_RUN, SWITCHED, PlainRequest
@@ -46,6 +49,7 @@ from stillweb.record.harvest.scripts.rows import attribute_texts, requests_for_r
 from stillweb.urls import host_of
 
 _PAGES, _LINKS = 300, 600  # pages whose links scripts may follow; requests for these links
+_PARTS = 8  # of a page, whose links scripts may follow
 _FILES = 1_000  # files that scripts name
 _ENTRIES = 600  # requests for entries of lists, and for URLs in data
 _ROW_PAGES = 60  # pages whose rows are read
@@ -59,6 +63,7 @@ _LONGEST_VALUE = 200  # characters of a value that is combined
 _JAVASCRIPT = frozenset({"text/javascript", "application/javascript", "application/x-javascript"})
 
 _Pairs = tuple[tuple[str, str], ...]
+_Added = tuple[tuple[str, str | None], ...]  # None: the value of the page's own URL
 _Row = tuple[str, ...]
 
 
@@ -96,13 +101,13 @@ class ScriptedKind:
 
     Attributes:
         request: an example.
-        before, after: pairs that the script adds around those of the link.
+        before, after: pairs that the script adds around those of the link; None is the page's own value.
         page_path, link_path: scheme, host and path of pages and links.
     """
 
     request: PlainRequest
-    before: _Pairs
-    after: _Pairs
+    before: _Added
+    after: _Added
     page_path: str
     link_path: str
     names: frozenset[str]
@@ -140,8 +145,14 @@ class ScriptedKind:
         own = dict(_query_of(page))
         if not self._in_links.admit(link, {name: own[name] for name in self._as_page if name in own}):
             return None
-        found = self.request.with_pairs([*self.before, *link, *self.after])
-        return replace(found, referer=page)
+        if any(value is None and name not in own for name, value in (*self.before, *self.after)):
+            return None
+        before, after = (
+            [(name, own[name] if value is None else value) for name, value in added]
+            for added in (self.before, self.after)
+        )
+        pairs = [*before, *link, *after]
+        return replace(self.request.with_pairs(pairs), referer=page)
 
 
 def learn_kinds(
@@ -162,8 +173,10 @@ def learn_kinds(
     for group in alike.values():
         for request in group[:_EXAMPLES]:
             page = request.referer.partition("#")[0]
-            for key, link in _repeated(request, links_of(page)):
-                before, after, link_path = key
+            for around, link in _repeated(request, links_of(page)):
+                own = dict(_query_of(page))
+                before, after = (_without_own(added, own) for added in around[:2])
+                key = (before, after, link_path := around[2])
                 whole = (request.method, _path_of(request.url), _path_of(page), frozenset(dict(link)), *key)
                 kind = kinds.setdefault(
                     whole,
@@ -189,6 +202,10 @@ def _repeated(
             best = (pairs[:at], pairs[at + len(link) :], path), link
     if best is not None:
         yield best
+
+
+def _without_own(added: _Pairs, own: dict[str, str]) -> _Added:
+    return tuple((name, None if value and own.get(name) == value else value) for name, value in added)
 
 
 def _query_of(url: str) -> _Pairs:
@@ -319,16 +336,38 @@ class ScriptRequests:
             return leads[url]
 
         kinds = learn_kinds(requests, links_of)
+        parts = self._parts_of({_path_of(kind.request.url) for kind in kinds})
         pages = [url for url in self._documents if any(kind.is_on(url) for kind in kinds)]
         found: dict[str, PlainRequest] = {}
         for page in pages[:_PAGES]:
             if self._is_over():
                 break
             on_page = [kind for kind in kinds if kind.is_on(page)]
-            for each in (kind.request_for(page, link) for link in links_of(page) for kind in on_page):
+            links = [*links_of(page), *parts.get(page, ())]
+            for each in (kind.request_for(page, link) for link in links for kind in on_page):
                 if each is not None and each.key not in self._recorded:
                     found.setdefault(each.key, each)
         return list(found.values())[:_LINKS]
+
+    def _parts_of(self, places: AbstractSet[str]) -> dict[str, set[str]]:
+        """Return the links in parts of pages that scripts have loaded from some URLs, by page."""
+        parts: dict[str, set[str]] = defaultdict(set)
+        seen: Counter[str] = Counter()
+        for capture in self._collection.captures() if places else ():
+            if self._is_over():
+                break
+            if (
+                capture.mime not in HTML_TYPES
+                or capture.request_offset < 0
+                or _path_of(capture.url) not in places
+            ):
+                continue
+            page = header(self._collection.read_request(capture).headers, "referer").partition("#")[0]
+            seen[page] += 1
+            if page in self._documents and seen[page] <= _PARTS:
+                body = decoded_body(self._collection.read_capture(capture).response) or b""
+                parts[page].update(self._links_of(body, page))
+        return parts
 
     def for_loaded(self, loaded: LoadedLinks, missed: Iterable[PlainRequest]) -> list[tuple[str, HtmlPage]]:
         """Learn which links scripts load into the page; return the recorded pages if some are."""
