@@ -13,6 +13,8 @@ from members import STEPS, Members
 
 from stillweb.cli import cli
 from stillweb.collections.layout import Collection, list_collections
+from stillweb.collections.redactions import Redaction, append_redactions
+from stillweb.matching.redaction import key_file
 from stillweb.record.defaults import CrawlDefaults, read_defaults, write_defaults
 from stillweb.record.login.steps import Login
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind, SecretsOptions
@@ -96,6 +98,18 @@ def test_what_is_given_counts_more_than_a_default() -> None:
 def recorded(root: Path, ca, *command: str) -> Result:
     where = ("--collections", str(root), "--certs", str(ca.folder))
     return CliRunner().invoke(cli, ["record", *command, *where])
+
+
+def test_a_missing_key_of_redacted_secrets_is_warned_of(tmp_path: Path, ca) -> None:
+    collection = Collection.create(tmp_path, "site")
+    secret = Redaction("request body", "password", "form", "p", "site.test", placeholder="xyzz")
+    append_redactions(collection.redactions_file, [secret.line("urn:uuid:1")])
+    begin(collection)
+    assert f"to {tmp_path / '.secrets' / 'site.jsonl'}" in recorded(tmp_path, ca, "harvest", "site").stderr
+    key = key_file(tmp_path, "site")
+    key.parent.mkdir()
+    key.touch()
+    assert "warning" not in recorded(tmp_path, ca, "harvest", "site").stderr
 
 
 @pytest.mark.browser

@@ -18,6 +18,7 @@ from stillweb.cli.options import certs_option, collections_option, json_option, 
 from stillweb.cli.record.login import login_of, login_options
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
+from stillweb.matching.redaction import key_file
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.defaults import CrawlDefaults, read_defaults
 from stillweb.record.login.steps import Login
@@ -102,6 +103,14 @@ class Addition:
         defaults = read_defaults(collection)
         if text := str(defaults):
             echo(f"with the options of the crawl: {text}", err=True)
+        key = key_file(collection.root, name)
+        if collection.manifest().redactions and not key.exists():
+            echo(
+                f"warning: the key of the redacted secrets of {name} is missing: what is added now has other "
+                "placeholders, and replay misses what depends on both. Copy it from where "
+                f"{name} was recorded, to {key}",
+                err=True,
+            )
         record = defaults.record_options(record)
         check_record_options(record)
         login = login_of(collection, given, defaults)
