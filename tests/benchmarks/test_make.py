@@ -229,6 +229,16 @@ def test_a_page_has_few_tasks_of_a_template_until_all_pages_together_do_not_suff
     assert Counter(names[8:]) == {"Shed": 2, "Barn": 2}
 
 
+def test_the_report_has_an_example_of_a_page_without_a_way():
+    page = read_page(f"{HOME}hidden", "<body><h1>Hidden drawer</h1><p>Only searches find it.</p></body>")
+    site = SiteMap({each.url: each for each in (page, read_page(HOME, "<body><h1>Home</h1></body>"))})
+    made = MadeTasks("shop", "", MakeOptions(families=("open",)))
+    planner = TaskPlanner(site, dict.fromkeys(site.pages, "train"), "shop", 0, 1)
+    assert not list(_candidates(site, planner, made, made.options))
+    (row,) = made.families()
+    assert row["examples"]["plan: no way within a part"].startswith("Open the page “")
+
+
 @pytest.mark.parametrize(("n", "starts"), [(5, 2), (100, 2), (150, 3), (900, 4)])
 def test_start_pages_grow_with_the_number_of_tasks(n, starts):
     assert MakeOptions(n=n).start_pages == starts

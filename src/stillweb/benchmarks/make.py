@@ -336,7 +336,7 @@ def _candidates(
     facts = SiteFacts(site, options.seed)
     planned: Counter[str] = Counter()
     seen: set[Any] = set()
-    lost: dict[Any, str] = {}
+    lost: dict[Any, TaskCandidate] = {}
     crowded: Counter[tuple[frozenset[str], str]] = Counter()
     for most in _PER_PAGE:
         running = [(family, make(facts)) for family in options.families for make in _GENERATORS[family]]
@@ -353,10 +353,12 @@ def _candidates(
                 else:
                     planned[family] += 1
                     yield plan
-    for key, family in lost.items():
+    for key, candidate in lost.items():
         if key not in seen:
-            made.tried[family] += 1
-            made.dropped[family, "plan: no way within a part"] += 1
+            failed = (candidate.family, "plan: no way within a part")
+            made.tried[candidate.family] += 1
+            made.dropped[failed] += 1
+            made.details.setdefault(failed, f"{candidate.goal} ({candidate.visits[-1]})")
 
 
 def _is_impossible_due(made: MadeTasks, planned: Mapping[str, int]) -> bool:
@@ -387,7 +389,7 @@ def _first_planned(
     generator: Iterator[TaskCandidate],
     planner: TaskPlanner,
     seen: set[Any],
-    lost: dict[Any, str],
+    lost: dict[Any, TaskCandidate],
     crowded: Counter[tuple[frozenset[str], str]],
     most: int,
 ) -> TaskPlan | None:
@@ -399,7 +401,7 @@ def _first_planned(
             continue
         plan = planner.plan(candidate, "candidate")
         if plan is None:
-            lost[instance] = candidate.family
+            lost[instance] = candidate
             continue
         seen.update((instance, candidate.goal))
         crowded[place] += 1

@@ -146,6 +146,8 @@ def _print_made(made: MadeTasks) -> None:
         f"{made.walk_seconds:.0f} s of episodes in random walks",
         err=True,
     )
+    if not made.made:
+        echo("No candidate passed its proofs. --report FILE shows an example of each failed proof.", err=True)
 
 
 @tasks.command()
