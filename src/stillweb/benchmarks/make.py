@@ -52,9 +52,7 @@ _GENERATORS: dict[str, tuple[Callable[[SiteFacts], Iterator[TaskCandidate]], ...
 ALL_FAMILIES = (
     *("report", "open", "compare", "sort", "filter", "form", "change", "chain", "impossible", "game"),
 )
-_MOST_STARTS = (
-    4  # of each part; the random walks from a start page cost as much as the oracles of a dozen tasks
-)
+_MOST_STARTS = 4  # of each part; the walks from one have as many steps as the oracles of a dozen tasks
 _PER_START = 50  # tasks, train and test
 _PER_PAGE = (4, 20)  # tasks of a template on one page, and if all pages together do not suffice
 _MOST_STEPS = 60
