@@ -393,4 +393,5 @@ def test_a_site_on_which_every_page_links_to_every_other_has_two_parts():
     pages = {url: read(f"<h1>Page {url[-2:]}</h1>{links}", url) for url in urls}
     parts = split_pages(SiteMap(pages, starts=(urls[0],)), 3, 0.3)
     assert parts[urls[0]] == "train"
-    assert list(parts.values()).count("test") == 6
+    # The same pages in each program, though the hashes of texts differ between programs.
+    assert [url for url in urls if parts[url] == "test"] == urls[2:8]

@@ -347,10 +347,12 @@ def split_pages(site: SiteMap, seed: int, share: float) -> dict[str, str]:
     such as a table in different orders, are in the same part.
     """
     linked: Counter[str] = Counter()  # number of pages that link to each
-    for views in set(map(site.views, site.pages)):
+    pages = set(map(site.views, site.pages))
+    for views in pages:
         linked.update({step.target for url in views for step in site.edges[url]})
-    count = len(set(map(site.views, site.pages)))
-    navigation = [url for url, links in linked.most_common() if links > _NAVIGATION * count]
+    count = len(pages)
+    navigation = [url for url, links in linked.items() if links > _NAVIGATION * count]
+    navigation.sort(key=lambda url: (-linked[url], url))  # the order of a set differs between programs
     most = int(_NAVIGATION * count)  # of sites on which every page links to every other
     fixed = {url for start in (*site.starts, *navigation[:most]) for url in site.views(start)}
     test: set[frozenset[str]] = set()
