@@ -608,13 +608,31 @@ async def test_dialogs_do_not_hold_up_the_others(rig):
     assert "after" in texts[0]
 
 
-async def test_a_page_that_asks_without_end_stops_at_the_same_request(rig, monkeypatch):
+async def test_a_page_that_requests_scripts_without_end_stops_at_the_same_request(rig, monkeypatch):
     """Its clock cannot move: it was cut off after 60 s of real time, at another request in each run."""
     monkeypatch.setattr(scheduler, "_LOOP", 60)
-    html = LOG + "const ask = () => fetch('/none').then(ask); ask();</script>"
+    html = (
+        LOG
+        + """const ask = () => { const it = document.createElement("script"); it.src = "/none"; it.onerror = ask;
+      document.head.append(it); }; ask();</script>"""
+    )
     settled, _, _, _, flags = one_of(await runs(rig, html, sessions=2))
     assert not settled
     assert flags == ()
+
+
+async def test_a_page_that_polls_without_a_pause_waits_by_its_own_clock(rig):
+    """A server holds a long poll open. Replay answers it immediately: a page with such polls never settled."""
+    html = f"""{LOG}let n = 0; const poll = () => {{ if (n++ % 10 === 0) L(n - 1); fetch(`/poll?${{n}}`).then(poll); }};
+      poll(); for (const ms of [400, 800, 1200]) setTimeout(() => L("tick"), ms);</script>"""
+    settled, text, _, _, flags = one_of(await runs(rig, html, sessions=2))
+    assert settled
+    assert flags == ()
+    lines = [(line.split()[0], int(line.split()[2])) for line in text.splitlines()]
+    assert lines == [
+        *(("0", 0), ("10", 0), ("20", 0), ("tick", 400), ("tick", 800)),
+        *(("30", 1000), ("40", 1000), ("tick", 1200)),
+    ]
 
 
 async def test_the_error_of_an_empty_body_is_worded_alike(rig):

@@ -176,9 +176,11 @@ class _Settling:
 
     def _span(self, due: int | None, left: int) -> int:
         """Return the next step: to the next timer, within STEP and `left`."""
-        if self.state.exact and (arrival := self.state.exact.connections.next_due) is not None:
-            arrival += int(self.state.pinning.start.timestamp() * 1000)
-            due = arrival if due is None else min(due, arrival)
+        if exact := self.state.exact:
+            start = int(self.state.pinning.start.timestamp() * 1000)
+            for arrival in (exact.connections.next_due, exact.requests.next_due):
+                if arrival is not None:
+                    due = min(start + arrival, due) if due is not None else start + arrival
         if self._animation_left is not None:
             end = self.state.now + self._animation_left
             due = end if due is None else min(due, end)

@@ -468,15 +468,18 @@ class ExactContext:
             RequestLoop: if the page sends requests to one path without end.
         """
         repeated = RepeatedPaths()
+        self.requests.resume(self.frames.elapsed)
         while True:
             await self.calm(page)
             request = self.requests.next_paused()
             if request is None:
                 if not await self.finish_released():
                     return
-                continue
-            repeated.count(request)
-            await self._release(request)
+            elif repeated.is_poll(request):
+                self._end(request.key)
+                self.requests.postpone(request, self.frames.elapsed)
+            else:
+                await self._release(request)
 
     async def calm(self, page: PageSide) -> None:
         """Wait until page and workers have nothing to do, and each reported request is accounted for."""
@@ -538,7 +541,7 @@ class ExactContext:
 
         Return True if a frame has got a document meanwhile.
         """
-        while self._pinning or self._beginning():
+        while self._pinning or self.workers.beginning({each.key for each in self.requests.open}):
             await self._progress()
         has_loaded = bool(self._documents.loading)
         try:
@@ -552,9 +555,6 @@ class ExactContext:
             for request in self.requests.ambiguous():
                 request.requester_known = True
         return has_loaded
-
-    def _beginning(self) -> list[str]:
-        return self.workers.beginning({request.key for request in self.requests.open})
 
     async def _progress(self) -> None:
         self.requests.progress.clear()

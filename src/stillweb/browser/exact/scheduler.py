@@ -15,7 +15,7 @@ This module keeps the state of the requests. It knows neither CDP nor time; `Exa
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -23,8 +23,11 @@ from enum import StrEnum
 # ends them.
 _REPORTS = frozenset({"ping", "cspviolationreport"})
 _UNTIL_RESPONSE = frozenset({"eventsource", "media", "websocket", *_REPORTS})
+_OF_SCRIPTS = frozenset({"xhr", "fetch"})
 _IMAGES = frozenset({"image", "font", "media", "texttrack", "prefetch", *_REPORTS})
 _LOOP = 300  # requests to one path at one instant, besides images
+_POLLS = 20  # of them one after the other, from which on a script waits
+_POLL_MS = 1000  # of the page's clock that it waits
 
 
 class RequestLoop(Exception):
@@ -116,6 +119,22 @@ class RequestScheduler:
         self.round = 0
         self.progress = asyncio.Event()
         self._requests: dict[str, PendingRequest] = {}
+        self._postponed: list[tuple[int, PendingRequest]] = []
+
+    @property
+    def next_due(self) -> int | None:
+        """Time at which a postponed request is to be sent, in ms since the start of the page's clock."""
+        return min((due for due, _ in self._postponed), default=None)
+
+    def postpone(self, request: PendingRequest, now: int) -> None:
+        """Store a paused request that was ended here; it is not awaited until `resume` adds it again."""
+        request.stage, request.reported = RequestStage.PAUSED, False
+        self._postponed.append((now + _POLL_MS, request))
+
+    def resume(self, now: int) -> None:
+        """Add the postponed requests that are due."""
+        self._requests |= {each.key: each for due, each in self._postponed if due <= now}
+        self._postponed = [(due, each) for due, each in self._postponed if due > now]
 
     @property
     def open(self) -> list[PendingRequest]:
@@ -158,6 +177,7 @@ class RequestScheduler:
 
     def ended(self, key: str) -> PendingRequest | None:
         """Remove a request that has finished or failed; return it unless it had ended before."""
+        self._postponed = [each for each in self._postponed if each[1].key != key]
         if request := self._requests.pop(key, None):
             request.stage = RequestStage.ENDED
             request.moved.set()
@@ -213,14 +233,21 @@ class RepeatedPaths:
 
     def __init__(self) -> None:
         self._sent: Counter[str] = Counter()
+        self._rounds: defaultdict[str, set[int]] = defaultdict(set)
 
-    def count(self, request: PendingRequest) -> None:
-        """Count a request.
+    def is_poll(self, request: PendingRequest) -> bool:
+        """Count a request; return whether its script sends it again and again, each after an answer.
+
+        A server holds a long poll open; replay answers it immediately, so that the script sends the next one.
 
         Raises:
             RequestLoop: if the page sends requests to its path without end.
         """
         path = request.url.partition("?")[0]
+        self._rounds[path].add(request.round)
+        if request.kind in _OF_SCRIPTS and len(self._rounds[path]) > _POLLS:
+            return True
         self._sent[path] += not request.is_image
         if self._sent[path] > _LOOP:
             raise RequestLoop(f"{path} was requested {_LOOP} times at one instant")
+        return False
