@@ -68,7 +68,7 @@ def build(site) -> None:
         request, lambda n: kind(f"h1 {{ margin: {n}px }}".encode(), type="text/css")
     )
     page("/api", lambda request: kind(b"a part" if "hx-request" in request.headers else b"a page"))
-    page("/who", lambda request: kind(request.headers.get("cookie", "nobody").encode(), type="text/plain"))
+    page("/who", lambda request: kind(request.headers.get("cookie", "no cookie").encode(), type="text/plain"))
     page("/lost", lambda request: kind(b"later", status=503))
     linked = "<link rel=stylesheet href=/style.css><script src=/deep.js></script><a href=/deeper>on</a>"
     site.page("/deep", linked)

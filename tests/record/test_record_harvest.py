@@ -1033,14 +1033,14 @@ async def test_a_page_is_what_a_first_visit_shows_unless_the_site_refuses_that(
     tmp_path: Path, ca, site
 ) -> None:
     site.page("/", "<a href='/a'>a</a><a href='/gate'>b</a>", headers=(("Set-Cookie", "seen=1"),))
-    site.answers["/a"] = lambda request: site.reply(f"<p>{request.headers.get('cookie', 'nobody')}</p>")
+    site.answers["/a"] = lambda request: site.reply(f"<p>{request.headers.get('cookie', 'no cookie')}</p>")
     site.page("/away", "", status=302, headers=(("Location", "/gate"),))
     away = site.answers["/away"]
     site.answers["/gate"] = lambda request: site.reply("<p>in</p>") if "cookie" in request.headers else away
     collection = with_start(tmp_path, site)
     await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
     bodies = {each.request.url: each.response.raw_body for each in collection.exchanges()}
-    assert (b"nobody" in bodies[f"{HOME}a"], b"in" in bodies[f"{HOME}gate"]) == (True, True)
+    assert (b"no cookie" in bodies[f"{HOME}a"], b"in" in bodies[f"{HOME}gate"]) == (True, True)
 
 
 async def test_a_page_that_gave_no_answer_is_requested_by_the_next_harvest(
@@ -1939,7 +1939,7 @@ class TestASite:
             '<a href="/private">Mine</a>' if secret in request.headers.get("cookie", "") else "<p>Log in</p>"
         )
         site.answers["/private"] = lambda request: site.reply(
-            f"<h1>{request.headers.get('cookie', 'nobody')}</h1>"
+            f"<h1>{request.headers.get('cookie', 'no cookie')}</h1>"
         )
         site.page("/favicon.ico", "", status=404)
         state = tmp_path / "state.json"

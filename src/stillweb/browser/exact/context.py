@@ -475,7 +475,7 @@ class ExactContext:
             if request is None:
                 if not await self.finish_released():
                     return
-            elif repeated.is_poll(request):
+            elif repeated.count(request):  # a poll
                 self._end(request.key)
                 self.requests.postpone(request, self.frames.elapsed)
             else:

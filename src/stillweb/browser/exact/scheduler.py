@@ -9,7 +9,7 @@ first: of several graphs that wait for one module, Blink continues in the order 
 after fewer responses come first, then the order is that of URL, body and requester. The browser delays only
 the latter two groups, while a document's head loads.
 
-This module keeps the state of the requests. It knows neither CDP nor time; `ExactContext` drives it.
+This module keeps the state of the requests. It knows neither CDP nor a clock; `ExactContext` drives it.
 """
 
 from __future__ import annotations
@@ -235,8 +235,8 @@ class RepeatedPaths:
         self._sent: Counter[str] = Counter()
         self._rounds: defaultdict[str, set[int]] = defaultdict(set)
 
-    def is_poll(self, request: PendingRequest) -> bool:
-        """Count a request; return whether its script sends it again and again, each after an answer.
+    def count(self, request: PendingRequest) -> bool:
+        """Count a request; return whether it is a poll: one of many by a script, each sent after an answer.
 
         A server holds a long poll open; replay answers it immediately, so that the script sends the next one.
 

@@ -336,10 +336,10 @@ class ScriptRequests:
             return leads[url]
 
         kinds = learn_kinds(requests, links_of)
-        parts = self._parts_of({_path_of(kind.request.url) for kind in kinds})
-        pages = [url for url in self._documents if any(kind.is_on(url) for kind in kinds)]
+        pages = [url for url in self._documents if any(kind.is_on(url) for kind in kinds)][:_PAGES]
+        parts = self._parts_of(set(pages), {_path_of(kind.request.url) for kind in kinds})
         found: dict[str, PlainRequest] = {}
-        for page in pages[:_PAGES]:
+        for page in pages:
             if self._is_over():
                 break
             on_page = [kind for kind in kinds if kind.is_on(page)]
@@ -349,11 +349,11 @@ class ScriptRequests:
                     found.setdefault(each.key, each)
         return list(found.values())[:_LINKS]
 
-    def _parts_of(self, places: AbstractSet[str]) -> dict[str, set[str]]:
+    def _parts_of(self, pages: AbstractSet[str], places: AbstractSet[str]) -> dict[str, set[str]]:
         """Return the links in parts of pages that scripts have loaded from some URLs, by page."""
         parts: dict[str, set[str]] = defaultdict(set)
         seen: Counter[str] = Counter()
-        for capture in self._collection.captures() if places else ():
+        for capture in self._collection.captures() if pages else ():
             if self._is_over():
                 break
             if (
@@ -364,7 +364,7 @@ class ScriptRequests:
                 continue
             page = header(self._collection.read_request(capture).headers, "referer").partition("#")[0]
             seen[page] += 1
-            if page in self._documents and seen[page] <= _PARTS:
+            if page in pages and seen[page] <= _PARTS:
                 body = decoded_body(self._collection.read_capture(capture).response) or b""
                 parts[page].update(self._links_of(body, page))
         return parts
