@@ -123,6 +123,10 @@ class Capture:
     request_offset: int = -1
     request_length: int = 0
 
+    def in_time(self) -> tuple[str, str, int]:
+        """Return the sort key of the order of recording; the index sorts captures of one second by digest."""
+        return self.timestamp, self.source, self.offset
+
 
 class Tier(StrEnum):
     EXACT = "exact"

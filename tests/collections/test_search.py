@@ -111,6 +111,13 @@ def test_a_word_is_found_although_no_space_is_rendered_beside_it(collection: Col
     assert found(collection, "sofas") == []
 
 
+@pytest.mark.parametrize("texts", [("early", "late"), ("late", "early")])
+def test_the_last_version_of_one_second_counts(collection: Collection, texts: tuple[str, str]) -> None:
+    for text in texts:  # the index has them in the order of their digests
+        add(collection, "/news", f"<p>{text}</p>", 30)
+    assert [found(collection, text) for text in texts] == [[], ["/news"]]
+
+
 def test_the_index_is_built_once_and_again_after_a_change(collection: Collection) -> None:
     path = build_index(collection)
     first = path.stat().st_ino

@@ -22,6 +22,7 @@ from stillweb.collections.versions import open_version, versions
 from stillweb.env.env import Env
 from stillweb.matching.noise import default_noise
 from stillweb.matching.resolver import Policy, SessionState, advance, resolve
+from stillweb.model import Capture
 from stillweb.record.amend.amend import AmendJournal, AmendOptions, amend
 from stillweb.record.crawl.crawl import crawl
 from stillweb.record.options import CrawlOptions, ScopeKind
@@ -102,7 +103,7 @@ async def played(collection: Collection, ca, ledger: Path) -> list[Missed]:
 def replayed(pack: Pack, collection: Collection) -> list[tuple[object, ...]]:
     """Return what a pack answers to each recorded request, asked in recorded order twice over."""
     policy = Policy(default_noise()).under(str(pack.manifest["rules"]))
-    exchanges = sorted(collection.captures(), key=lambda each: (each.timestamp, each.source, each.offset))
+    exchanges = sorted(collection.captures(), key=Capture.in_time)
     answers: list[tuple[object, ...]] = []
     state = SessionState()
     for capture in exchanges * 2:

@@ -595,9 +595,8 @@ async def test_documents_of_listed_entries_are_recorded_although_scripts_make_th
         writer.write(Exchange(request, rows, "20260101000001"))
     for _ in range(2):  # two documents show that the values come from the list
         await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
-    assert [each.path for each in site.requests if each.path != "/"] == [
-        f"/tickets/{number}/" for number in (4, 9, 11)
-    ]
+    paths = sorted(each.path for each in site.requests if each.path != "/")  # some are requested together
+    assert paths == ["/tickets/11/", "/tickets/4/", "/tickets/9/"]
 
 
 def combined(*requests: PlainRequest) -> list[str]:
@@ -1575,7 +1574,7 @@ class TestASite:
         collection = await crawled(tmp_path, ca, site)
         measured = CoverageOptions(agents=("uniform", "reader"), seeds=2, steps=6)
         options = UntilOptions(
-            seconds=120,
+            seconds=200,
             measure=measured,
             harvest=HarvestOptions(avoid=AvoidRules.of(destructive=True), record=site.options),
             explore=ExploreOptions(1, record=site.options),

@@ -21,7 +21,7 @@ from stillweb.coverage.choices import WalkedPages
 from stillweb.coverage.fill import FillOptions, fill
 from stillweb.errors import UsageError
 from stillweb.http.codec import decode
-from stillweb.model import header
+from stillweb.model import Capture, header
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.login.steps import read_login
 from stillweb.record.options import ScopeKind
@@ -160,7 +160,9 @@ def test_a_token_of_local_storage_is_sent_and_has_one_placeholder_in_all_recordi
     walked = WalkedPages(recent=deque(maxlen=4))
     options = FillOptions(30.0, 0.5, walked=walked, jobs=1, login=read_login(steps), record=site.options)
     asyncio.run(fill(collection, ca, Scope.of(ScopeKind.HOST, [HOME]), [HOME], options))
-    data = [each for each in collection.exchanges() if re.search("/api/(items/|more)", each.request.url)]
+    captures = [each for each in collection.captures() if re.search("/api/(items/|more)", each.url)]
+    captures.sort(key=Capture.in_time)
+    data = [collection.read_capture(each) for each in captures]
     assert {each.request.url[-10:] for each in data} == {
         *("0a9f7c31d5", "7be2290c4f", "c3d1a86e02"),
         "t/api/more",

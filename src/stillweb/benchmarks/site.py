@@ -200,7 +200,7 @@ def read_site(collection: Collection) -> SiteMap:
     pages: dict[str, SitePage] = {}
     redirects: dict[str, str] = {}
     other: list[str] = []
-    captures = sorted(collection.captures(), key=lambda each: each.timestamp)
+    captures = sorted(collection.captures(), key=Capture.in_time)
     for capture in captures:
         url = capture.url.partition("#")[0]
         if capture.method != "GET" or url in pages or url in redirects:

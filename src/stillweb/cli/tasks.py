@@ -47,7 +47,7 @@ from stillweb.env.tasks.requests import pattern_of
 from stillweb.env.tasks.writes import WriteRequest, recorded_write
 from stillweb.errors import UsageError
 from stillweb.matching.rules import Rules
-from stillweb.model import MUTATIONS
+from stillweb.model import MUTATIONS, Capture
 from stillweb.replay import ReplayClient
 
 
@@ -329,7 +329,7 @@ def _recorded(collection: Collection) -> list[_Write]:
 
 def _requests(collection: Collection, rules: Rules) -> list[WriteRequest]:
     captures = [capture for capture in collection.captures() if capture.method in MUTATIONS]
-    captures.sort(key=lambda capture: (capture.timestamp, capture.source, capture.offset))
+    captures.sort(key=Capture.in_time)
     writes = (recorded_write(collection.read_capture(capture).request, rules) for capture in captures)
     return [write for write in writes if write is not None]
 

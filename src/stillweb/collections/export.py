@@ -208,7 +208,7 @@ def _page_lines(collection: Collection) -> Iterator[dict[str, Any]]:
 
 def _record_of(page: Page, captures: list[Capture]) -> Capture | None:
     """Return the first capture of a page's URL since the page's time, else the last one before."""
-    ordered = sorted(captures, key=lambda each: (each.timestamp, each.source, each.offset))
+    ordered = sorted(captures, key=Capture.in_time)
     since = [each for each in ordered if each.timestamp >= page.timestamp]
     return since[0] if since else ordered[-1] if ordered else None
 
@@ -315,7 +315,7 @@ def _page_id(number: int) -> str:
 def _entries(collection: Collection, pages: list[Page]) -> Iterator[dict[str, Any]]:
     # An import takes a page's URL from the first entry that refers to it, so only that entry does.
     waiting = {wire_url(page.url): _page_id(number) for number, page in enumerate(pages, 1)}
-    captures = sorted(collection.captures(), key=lambda each: (each.timestamp, each.source, each.offset))
+    captures = sorted(collection.captures(), key=Capture.in_time)
     for capture in captures:
         try:
             entry = _entry(collection, capture, collection.read_capture(capture))

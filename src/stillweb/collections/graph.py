@@ -120,7 +120,7 @@ def _line(captures: Iterable[Capture], resets: Sequence[str]) -> tuple[list[Stat
             writes.append(capture)
         else:
             reads.append(capture.timestamp)
-    writes.sort(key=lambda each: (each.timestamp, each.source, each.offset))
+    writes.sort(key=Capture.in_time)
     reads.sort()
     states, edges = [], []
     at = taken = 0

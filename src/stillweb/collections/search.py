@@ -216,7 +216,7 @@ def _last_captures(collection: Collection) -> dict[str, Capture]:
         if each.method != "GET" or each.status != _OK or "html" not in each.mime:
             continue
         url = wire_url(each.url)
-        if url not in found or each.timestamp >= found[url].timestamp:
+        if url not in found or each.in_time() > found[url].in_time():
             found[url] = each
     return found
 

@@ -270,7 +270,7 @@ def _print_url(collection: Collection, url: str, *, body: bool, as_json: bool) -
     wanted = wire_url(url)
     captures = sorted(
         (each for each in collection.captures() if wire_url(each.url) == wanted),
-        key=lambda each: (each.timestamp, each.source, each.offset),
+        key=Capture.in_time,
     )
     if not captures:
         pattern = f"{url.partition('?')[0]}*"

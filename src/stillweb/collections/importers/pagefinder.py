@@ -32,7 +32,7 @@ _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{2,8})*")
 
 def recorded_order(captures: Sequence[Capture]) -> list[Capture]:
     """Return captures in recorded order, as far as the archive determines it."""
-    return sorted(captures, key=lambda each: (each.timestamp, each.source, each.offset))
+    return sorted(captures, key=Capture.in_time)
 
 
 def find_pages(collection: Collection, captures: Sequence[Capture]) -> list[Page]:

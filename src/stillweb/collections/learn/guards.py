@@ -107,7 +107,7 @@ def observe(collection: Collection, within: float = DAY) -> list[Observed]:
     recorded_at = collection.manifest().recorded_at
     found = []
     captures = (c for c in collection.captures() if c.url.lower().startswith(("http://", "https://")))
-    for capture in sorted(captures, key=lambda c: (c.timestamp, c.source, c.offset)):
+    for capture in sorted(captures, key=Capture.in_time):
         with suppress(CollectionError, UnicodeEncodeError):
             exchange = collection.read_capture(capture)
             near = tuple(map(_seconds, filter(None, (capture.timestamp, recorded_at))))

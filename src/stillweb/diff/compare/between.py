@@ -154,7 +154,7 @@ def changed_requests(first: Collection, second: Collection) -> list[ResourceRow]
 
 def _by_request(captures: Iterable[Capture]) -> dict[_Key, list[Capture]]:
     found: defaultdict[_Key, list[Capture]] = defaultdict(list)
-    for capture in captures:
+    for capture in sorted(captures, key=Capture.in_time):
         found[capture.method, capture.url, capture.key].append(capture)
     return found
 
