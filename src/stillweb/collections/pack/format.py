@@ -12,6 +12,8 @@
                    packs in the store
     sources.json   size of each source file, to detect a stale pack. Not covered by the digest: an archive
                    with another compression is the same environment
+    origins.bin    location of each row's record in the archive, so that the next seal reads only what is
+                   new (`packed_origins`). Not covered by the digest either
 
 The row of an entry is its position in recorded order; an entry has one key and any number of aliases. Keys
 are uniform hashes, so the fan-out leaves about ten keys to search, for any number of keys. Bodies are
@@ -21,9 +23,12 @@ integers are little-endian, as the machine must be.
 
 from __future__ import annotations
 
+import json
 import struct
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from mmap import mmap
 from pathlib import Path
 
@@ -34,7 +39,7 @@ from stillweb.urls import wire_url
 
 VERSION = 2
 DIGEST, MANIFEST, INDEX, ENTRIES = "digest", "manifest.json", "index.bin", "entries.bin"
-PLACES, BODIES, SOURCES = "places.bin", "bodies.bin", "sources.json"
+PLACES, BODIES, SOURCES, ORIGINS = "places.bin", "bodies.bin", "sources.json", "origins.bin"
 
 INDEX_HEADER = struct.Struct("<8sQQ")
 KEY_HALVES = struct.Struct(">QQ")  # big-endian, so that numbers sort like the bytes of the keys
@@ -60,6 +65,7 @@ LENGTHS = struct.Struct("<8I")
 LENGTHS_AT = CHECK_SIZE + FIXED.size
 TEXTS_AT = LENGTHS_AT + LENGTHS.size
 _KEYS_A_BUCKET = 8
+_ORIGINS_CHECK = 32
 _SEAL_AGAIN = "seal it again: stillweb collections seal NAME"
 
 
@@ -242,6 +248,27 @@ def site(url: str) -> tuple[bytes, bytes]:
     if not separator:
         scheme, rest = "", scheme
     return rest.encode("utf-8", "surrogatepass"), scheme.encode("utf-8", "surrogatepass")
+
+
+def packed_origins(environment_id: str, files: Sequence[str], origins: array[int]) -> bytes:
+    """Return origins.bin: a check of the rest and the environment id, names of archive files, the origins.
+
+    Args:
+        origins: the number of the file and the offset in it, for each row; -1 twice if the row depends on
+            more than its record.
+    """
+    names = json.dumps(files).encode()
+    content = _NUMBER.pack(len(names)) + names + origins.tobytes()
+    return sha256(environment_id.encode() + content).digest() + content
+
+
+def unpack_origins(packed: bytes, environment_id: str) -> tuple[list[str], array[int]]:
+    """Return the files and the numbers of an origins.bin; nothing if it is not that of this pack."""
+    check, content = packed[:_ORIGINS_CHECK], packed[_ORIGINS_CHECK:]
+    if sha256(environment_id.encode() + content).digest() != check:
+        return [], array("q")
+    end = _NUMBER.size + _NUMBER.unpack_from(content)[0]
+    return json.loads(content[_NUMBER.size : end]), array("q", content[end:])
 
 
 def malformed(message: str, path: Path, offset: int | None = None) -> MalformedPack:

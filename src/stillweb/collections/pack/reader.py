@@ -104,6 +104,13 @@ class PackIndex:
             raise malformed("names an entry that does not exist", self._file, at)
         return row
 
+    def keys_by_row(self) -> dict[int, list[bytes]]:
+        self.verify()
+        found: dict[int, list[bytes]] = {}
+        for high, low, row in zip(self._high, self._low, self._rows, strict=True):
+            found.setdefault(row, []).append(KEY_HALVES.pack(high, low))
+        return found
+
     def verify(self) -> None:
         """Compare every block with its digest, including blocks verified before.
 
@@ -302,6 +309,23 @@ class Pack:
             return Record.unpack(packed), end
         except (struct.error, ValueError) as error:
             raise malformed(f"entry is damaged ({error})", file, at) from error
+
+    def sealed(self, row: int) -> tuple[Record, memoryview]:
+        """Return the record and the body in a row, outside the cache.
+
+        Raises:
+            MalformedPack, IndexError: as `entry`.
+        """
+        record, _ = self._record(row)
+        return record, self._bodies.get(record)
+
+    def keys_by_row(self) -> dict[int, list[bytes]]:
+        """Return the keys that lead to each row, its own and its aliases.
+
+        Raises:
+            MalformedPack: as `lookup`.
+        """
+        return self._index.keys_by_row()
 
     def verify(self) -> None:
         """Read and verify everything.

@@ -8,14 +8,16 @@ with a warning each.
 
 Captures are read one at a time and spooled to disk, so memory grows with their number (some hundred bytes
 each), not with their bodies. The pack contains no name, import time or path: the same captures recorded under
-the same settings are the same environment. The sizes of archive files are read first. So `what_changed` sees
-later appends, even within one tick of the file system's clock.
+the same settings are the same environment. Entries of files that have not changed since the last seal are
+taken from its pack, if the rules are equal. The sizes of archive files are read first. So `what_changed`
+sees later appends, even within one tick of the file system's clock.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
@@ -26,7 +28,7 @@ from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
 from stillweb.collections.limits import load_json
 from stillweb.collections.pack.entry import PackEntry, PackInfo
-from stillweb.collections.pack.format import SOURCES
+from stillweb.collections.pack.format import DIGEST, ORIGINS, SOURCES, Record, unpack_origins
 from stillweb.collections.pack.frames import frame_entry
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.store import BodyStore
@@ -103,10 +105,12 @@ def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = 
         warnings.append(f"{collection.index_file}: was missing or older than the archive, so it was rebuilt")
     sizes |= _index_size(collection)
     store = BodyStore.of(collection.pack)
-    with PackWriter(collection.pack, store) as writer:
+    with ExitStack() as stack:
+        writer = stack.enter_context(PackWriter(collection.pack, store))
+        before = SealedBefore(collection, rules, sizes, stack)
         sealing = _Sealing(collection, rules, writer, warnings)
         for number, capture in enumerate(_captures(collection), start=1):
-            sealing.take(capture)
+            sealing.take(capture, before.find(capture))
             if on_progress:
                 on_progress(number)
         sealing.take_partial()
@@ -188,6 +192,56 @@ def _visited_again(collection: Collection) -> dict[str, str]:
     }
 
 
+class SealedBefore:
+    """Entries of the last pack whose records are in files that have not changed since.
+
+    Args:
+        sizes: of the archive files now.
+        opened: closes the pack.
+    """
+
+    def __init__(
+        self, collection: Collection, rules: str, sizes: Mapping[str, int], opened: ExitStack
+    ) -> None:
+        self._rows: dict[str, dict[int, int]] = {}
+        self._keys: dict[int, list[bytes]] = {}
+        try:
+            sealed_at = (collection.pack / DIGEST).stat().st_mtime_ns
+            self._pack = opened.enter_context(Pack.open(collection.pack))
+            packed = (collection.pack / ORIGINS).read_bytes()
+            stated = {name: self._pack.manifest.get(name) for name in ("sealing", "rules", "default_rules")}
+            if stated != {"sealing": SEALING, "rules": rules, "default_rules": default_rules_digest()}:
+                return
+            self._keys = self._pack.keys_by_row()
+        except (FileNotFoundError, MalformedPack):  # sealed by an earlier version, or damaged
+            return
+        before = _stated_sizes(collection.pack)
+        archive = {path.name: path for path in collection.warc_files()}
+        files, origins = unpack_origins(packed, self._pack.environment_id)
+        same = [
+            before.get(f"archive/{name}") == sizes.get(f"archive/{name}", -1)
+            and archive[name].stat().st_mtime_ns <= sealed_at
+            for name in files
+        ]
+        for row, number in enumerate(origins[::2]):
+            if number >= 0 and same[number]:
+                self._rows.setdefault(files[number], {})[origins[2 * row + 1]] = row
+
+    def find(self, capture: Capture) -> tuple[Record, list[bytes], bytes] | None:
+        """Return record, keys and body of a capture's entry, None if its record must be read."""
+        row = self._rows.get(capture.source, {}).get(capture.offset)
+        if row is None:
+            return None
+        try:
+            record, body = self._pack.sealed(row)
+        except MalformedPack:
+            return None
+        indexed = capture.timestamp, capture.method.upper(), capture.key
+        if indexed != (record.timestamp, record.method, record.key.hex()):
+            return None
+        return record, self._keys[row], bytes(body)
+
+
 class _Sealing:
     """The captures on their way into a pack.
 
@@ -207,9 +261,17 @@ class _Sealing:
         self.first = ""
         self._warnings = warnings
 
-    def take(self, capture: Capture) -> None:
-        """Add a capture, or defer it to `take_partial`."""
-        self._take_frames(capture)
+    def take(self, capture: Capture, sealed: tuple[Record, list[bytes], bytes] | None = None) -> None:
+        """Add a capture, or defer it to `take_partial`.
+
+        Args:
+            sealed: record, keys and body of its entry in the last pack.
+        """
+        if sealed and wire_url(sealed[0].url) not in self._again:
+            self._writer.add_sealed(*sealed, capture.source, capture.offset)
+            self.first = min(self.first or sealed[0].timestamp, sealed[0].timestamp)
+            return
+        has_frames = self._take_frames(capture)
         entry = self._entry(capture)
         if entry is None:
             return
@@ -218,7 +280,8 @@ class _Sealing:
         elif entry.response.status == HTTPStatus.PARTIAL_CONTENT:
             self._parts.append((capture, entry.key))
         elif not self._is_given_up(capture, entry):
-            self._add(entry)
+            # A revisit has the body of another record.
+            self._add(entry, alone=not has_frames and capture.mime != "warc/revisit")
 
     def _is_given_up(self, capture: Capture, entry: PackEntry) -> bool:
         """Defer a capture that may belong to an abandoned visit; return True if deferred."""
@@ -246,16 +309,19 @@ class _Sealing:
             if key not in whole and (part := self._entry(capture)):
                 self._add(part)
 
-    def _take_frames(self, capture: Capture) -> None:
-        """Add the frames of a WebSocket, or the timing of an event stream."""
+    def _take_frames(self, capture: Capture) -> bool:
+        """Add the frames of a WebSocket, or the timing of an event stream; return whether they exist."""
         try:
-            if entry := frame_entry(self._collection, capture):
-                self._add(entry)
+            entry = frame_entry(self._collection, capture)
         except (MalformedWarc, MissingRecord) as error:
             self._warnings.append(str(error))
+            return True
+        if entry:
+            self._add(entry)
+        return entry is not None
 
-    def _add(self, entry: PackEntry) -> None:
-        self._writer.add(entry)
+    def _add(self, entry: PackEntry, *, alone: bool = False) -> None:
+        self._writer.add(entry, alone=alone)
         self.first = min(self.first or entry.timestamp, entry.timestamp)
 
     def _entry(self, capture: Capture) -> PackEntry | None:

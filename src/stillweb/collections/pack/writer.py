@@ -46,9 +46,17 @@ class Spool:
         self._orders: list[bytes] = []
         self.offsets = array("Q")
         self.bodies = array("I")
+        self.origins = array("q")  # number of the archive file and offset, -1 twice without
         self.aliases: dict[int, tuple[bytes, ...]] = {}
 
-    def add(self, record: Record, place: bytes, further: Iterable[bytes], body: int) -> None:
+    def add(
+        self,
+        record: Record,
+        place: bytes,
+        further: Iterable[bytes],
+        body: int,
+        origin: tuple[int, int] = (-1, -1),
+    ) -> None:
         """Append an entry.
 
         Args:
@@ -56,6 +64,7 @@ class Spool:
             place: sort key of its position in recorded order.
             further: its aliases.
             body: the number of its body by order of arrival.
+            origin: number of an archive file and offset in it, if the entry depends on that record alone.
         """
         packed = record.pack()
         aliases = tuple(sorted({*further} - {record.key}))
@@ -66,6 +75,7 @@ class Spool:
         self._orders.append(place + record.key + content)
         self.offsets.append(self._end)
         self.bodies.append(body)
+        self.origins.extend(origin)
         self._end += self._out.write(packed)
 
     def in_order(self) -> list[int]:
@@ -181,6 +191,7 @@ class PackWriter:
         self._files.callback(shutil.rmtree, self._folder, ignore_errors=True)
         self._bodies = self._files.enter_context(BodyWriter(self._folder, store))
         self._spool = Spool(self._files.enter_context((self._folder / "spool").open("w+b")))
+        self._archive: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -188,8 +199,11 @@ class PackWriter:
     def __exit__(self, *_: object) -> None:
         self._files.close()
 
-    def add(self, entry: PackEntry) -> None:
+    def add(self, entry: PackEntry, *, alone: bool = False) -> None:
         """Add an entry; its body is written to disk immediately.
+
+        Args:
+            alone: whether it depends on its own record alone, so that the next seal may take it from here.
 
         Raises:
             UsageError: if the entry could not be served as HTTP.
@@ -214,7 +228,21 @@ class PackWriter:
             varies=entry.varies,
             referer=entry.referer,
         )
-        self._spool.add(record, _place(entry), entry.aliases, self._bodies.add(digest, response.raw_body))
+        body = self._bodies.add(digest, response.raw_body)
+        origin = self._origin(entry.source, entry.offset) if alone else (-1, -1)
+        self._spool.add(record, _place(entry), entry.aliases, body, origin)
+
+    def add_sealed(
+        self, record: Record, aliases: Iterable[bytes], body: bytes, source: str, offset: int
+    ) -> None:
+        """Add an entry of another pack, which depends on its record in the archive alone."""
+        number = self._bodies.add(record.body_sha256, body)
+        neutral = replace(record, body=0, order=0, epoch=0)
+        place = _place_of(record.timestamp, source, offset)
+        self._spool.add(neutral, place, aliases, number, self._origin(source, offset))
+
+    def _origin(self, source: str, offset: int) -> tuple[int, int]:
+        return self._archive.setdefault(source, len(self._archive)), offset
 
     def answered_whole(self, keys: Container[bytes]) -> set[bytes]:
         """Return those of some keys for which a 200 was added."""
@@ -273,9 +301,16 @@ class PackWriter:
         self._write(form.DIGEST, environment_id.encode() + b"\n")
         if sources is not None:
             self._write(form.SOURCES, json.dumps(sources, sort_keys=True, indent=1).encode())
+            self._write(form.ORIGINS, self._packed_origins(environment_id, order))
         (self._folder / "spool").unlink()
         self._appear()
         return PackInfo(environment_id, len(order), len(self._bodies), size + len(text))
+
+    def _packed_origins(self, environment_id: str, order: list[int]) -> bytes:
+        ordered = array("q")
+        for entry in order:
+            ordered.extend(self._spool.origins[2 * entry : 2 * entry + 2])
+        return form.packed_origins(environment_id, list(self._archive), ordered)
 
     def _write_places(self, spool: mmap, order: list[int]) -> array[int]:
         """Write places.bin; return the number of each body by first use, in order of arrival."""
@@ -392,9 +427,12 @@ def _by_url(entries: mmap, offsets: array[int]) -> array[int]:
 
 
 def _place(entry: PackEntry) -> bytes:
+    return _place_of(entry.timestamp, entry.source, entry.offset)
+
+
+def _place_of(timestamp: str, source: str, offset: int) -> bytes:
     """Return bytes that sort like timestamp, source and offset."""
-    source = entry.source.encode("utf-8", "surrogatepass")
-    return entry.timestamp.encode() + source + b"\0" + entry.offset.to_bytes(8, "big")
+    return timestamp.encode() + source.encode("utf-8", "surrogatepass") + b"\0" + offset.to_bytes(8, "big")
 
 
 @contextmanager
