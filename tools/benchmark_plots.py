@@ -43,7 +43,7 @@ class Plot:
 
 
 PLOTS = (
-    Plot("coverage", "Steps that missed, in % of the steps that asked", ("miss rate",), labels=2),
+    Plot("coverage", "Steps that missed, in % of the steps that requested something", ("miss rate",)),
     Plot("determinism", "ms of a step by sessions, median", ("1 session", "8", "32", "32, loaded"), log=True),
     Plot("env", "Seconds", ("reset, s", "step, s"), log=True),
     Plot("made-tasks", "Candidates planned, before and after", ("planned before", "planned"), log=True),
