@@ -8,7 +8,9 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from stillweb.cli import cli
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack import seal as seals
 from stillweb.collections.pack.reader import Pack
@@ -117,6 +119,22 @@ def test_a_seal_reads_new_files_and_makes_the_same_pack(
     (collection.pack / "origins.bin").unlink()
     assert len(_read_by_seal(collection, monkeypatch)) == len(EXCHANGES) + 1  # the range is read twice
     assert _digested(collection) == found
+
+
+def test_the_command_reads_all(tmp_path: Path) -> None:
+    collection = Collection.create(tmp_path, "golden")
+    _write(collection, range(1))
+    seals.seal(collection)
+    before = _digested(collection)
+    [file] = collection.warc_files()
+    times, body = file.stat().st_mtime_ns, file.read_bytes()
+    file.write_bytes(b"x" * len(body))  # damaged, which neither size nor time shows
+    os.utime(file, ns=(times, times))
+    seals.seal(collection)
+    assert _digested(collection) == before
+    ran = CliRunner().invoke(cli, ["collections", "seal", "golden", "--collections", str(tmp_path)])
+    assert ran.exit_code == 0, ran.output
+    assert _digested(collection) != before
 
 
 @pytest.mark.parametrize("change", ["rules", "sealing", "time of a file", "size of a file", "origins"])

@@ -361,7 +361,7 @@ def check(name: str, do_repair: bool, as_json: bool, root: Path) -> None:
 @json_option
 @collections_option
 def seal(names: tuple[str, ...], as_json: bool, root: Path) -> None:
-    """Compile collections into the packs that replay serves.
+    """Compile collections into the packs that replay serves, from all records of their archives.
 
     \b
     Example:
@@ -372,7 +372,8 @@ def seal(names: tuple[str, ...], as_json: bool, root: Path) -> None:
         collection = Collection.open(root, name)
         total = collection.count_lines()
         with file_bar() as advance:
-            info = seal_collection(collection, on_progress=partial(_sealed, advance, name, total))
+            counted = partial(_sealed, advance, name, total)
+            info = seal_collection(collection, on_progress=counted, reuse=False)
         rows.append({"name": name, **asdict(info)})
         for warning in info.warnings[:_SHOWN]:
             echo(warning, err=True)

@@ -79,7 +79,9 @@ _CODING_COSTS = 64  # bytes by which gzip or brotli lengthen a tiny body
 _LAST_STATUS = 999  # beyond the 5xx of RFC 9110: some sites answer crawlers with 999
 
 
-def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = None) -> PackInfo:
+def seal(
+    collection: Collection, *, on_progress: Callable[[int], None] | None = None, reuse: bool = True
+) -> PackInfo:
     """Write the pack of a collection, replacing an older one in one rename.
 
     The rules are read once, so a pack's aliases match its stated rules even if the file is edited meanwhile.
@@ -87,6 +89,7 @@ def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = 
     Args:
         collection: its index is rebuilt if it is missing or older than the archive.
         on_progress: called with the number of captures read so far.
+        reuse: take the entries of files with an unchanged size and no later time from the last pack.
 
     Raises:
         CollectionError: if manifest or rules cannot be read, or the collection consists of a pack only.
@@ -107,10 +110,10 @@ def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = 
     store = BodyStore.of(collection.pack)
     with ExitStack() as stack:
         writer = stack.enter_context(PackWriter(collection.pack, store))
-        before = SealedBefore(collection, rules, sizes, stack)
+        before = SealedBefore(collection, rules, sizes, stack) if reuse else None
         sealing = _Sealing(collection, rules, writer, warnings)
         for number, capture in enumerate(_captures(collection), start=1):
-            sealing.take(capture, before.find(capture))
+            sealing.take(capture, before.find(capture) if before else None)
             if on_progress:
                 on_progress(number)
         sealing.take_partial()
