@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from base64 import b64encode
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,9 +39,11 @@ from stillweb.coverage import (
 from stillweb.coverage.agents import WalkPolicies
 from stillweb.coverage.causes import Obstacles
 from stillweb.coverage.choices import Addresses, UnusedControls, fill_again, opens_view
+from stillweb.coverage.measure import CoverageOptions, _Walker
 from stillweb.coverage.report import CausePicture, write_report
 from stillweb.coverage.rounds import HarvestShare, is_frame, live_share, needs_walks, why_over
 from stillweb.errors import UsageError
+from stillweb.http.control import Ledger
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.forms.wanted import OwnText
@@ -146,6 +150,40 @@ def step(number: int, missed: tuple[str, ...] = (), **more: Any) -> StepRecord:
 
 def result(*steps: StepRecord) -> CoverageResult:
     return CoverageResult("site", "e" * 64, (WalkRecord("uniform", 7, URL, list(steps)),))
+
+
+class SlowSession:
+    """A session on a replay whose second step never ends."""
+
+    steps = 0
+
+    async def reset(self, session: int, **_: object) -> tuple[Seen, dict[str, Any]]:
+        return PAGE, {"session": "s1", **HELD}
+
+    async def step(self, session: int, action: object) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.steps > 1:
+            await asyncio.Event().wait()
+        traffic = {"missed": [], "requests": 1, "noise": 0, "misses": 0, "hits": 1}
+        return PAGE, 0.0, False, False, {"session": "s1", "traffic": traffic}
+
+    async def ledger(self, session: str, *, closed: bool) -> Ledger:
+        return Ledger((), {})
+
+    async def info(self) -> SimpleNamespace:
+        return SimpleNamespace(collections={"site": "id"})
+
+
+async def test_a_walk_whose_step_lasts_longer_than_the_time_keeps_the_steps_before():
+    slow: Any = SlowSession()
+    options = CoverageOptions(seconds=0.05)
+    walker = _Walker(slow, "site", frozenset({"site.test"}), options, WalkPolicies(("uniform",), {}))
+    walk = WalkRecord("uniform", 1, URL)
+    async with asyncio.timeout(10):
+        await walker.walk(slow, 0, walk)
+    assert walker.is_over
+    assert [step.number for step in walk.steps] == [1]
+    assert (walk.error, walk.misses) == ("", [])
 
 
 @pytest.mark.parametrize(

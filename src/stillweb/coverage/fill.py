@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -101,6 +101,7 @@ class FillReport:
     """Totals of filling walks.
 
     Attributes:
+        start_seconds: until the first walk was at its start page, with the seal; 0 if none was.
         steps: steps taken; `requested` of them sent a request, `filled` of those one that was new.
         exchanges: answers added to the recording; `documents` of them are pages.
         misses: requests that were not sent to the site: writes, WebSockets, other hosts.
@@ -114,6 +115,7 @@ class FillReport:
     """
 
     is_dry: bool = False
+    start_seconds: float = 0.0
     steps: int = 0
     requested: int = 0
     filled: int = 0
@@ -146,6 +148,7 @@ async def fill(
         CollectionError: if the collection cannot be read, or another process records.
         ReplayError: if the replay does not start.
     """
+    began = clock.monotonic()
     await asyncio.to_thread(ensure_sealed, collection)
     with locked(collection):
         begin_addition(collection)
@@ -161,7 +164,7 @@ async def fill(
                     await site.open_visit(starts[0])
                     async with _front(collection, ca, site) as url, ReplayClient(url) as client:
                         run = _FillingWalks(collection, client, site, starts, options, on_step)
-                        await run.run()
+                        await run.run(began)
                     await site.close()
                 run.report.exchanges, run.report.documents = writer.added, site.documents
                 run.report.failed |= site.failed
@@ -380,8 +383,8 @@ class _FillingWalks:
         most = self._recent.maxlen
         return len(self._recent) == most and sum(self._recent) <= self._options.enough * most
 
-    async def run(self) -> None:
-        """Take walks in several sessions."""
+    async def run(self, begun: float) -> None:
+        """Take walks in several sessions; the report has the seconds between `begun` and the first one."""
         jobs, walks = self._options.jobs, iter(range(1_000_000))
         vector = VectorEnv(
             self._client.url,
@@ -400,7 +403,7 @@ class _FillingWalks:
                 is_worth = await self._first.is_worth(session)
                 while is_worth and not self.is_over:
                     try:
-                        await self._visit(vector, session, walks)
+                        await self._visit(vector, session, walks, begun)
                     except (InfraError, TaskError) as error:
                         self.report.failed[f"a walk of session {session}"] = str(error)
 
@@ -411,18 +414,23 @@ class _FillingWalks:
             each for each in gather_misses(self._lines) if host_of(each.url) in self._site.hosts
         ]
 
-    async def _visit(self, vector: VectorEnv, session: int, walks: Iterator[int]) -> None:
+    async def _visit(self, vector: VectorEnv, session: int, walks: Iterator[int], begun: float) -> None:
         """Take a walk in a fresh context; a longer one if starts take long, as of large applications."""
-        number, began = next(walks), clock.monotonic()
-        try:
-            seen, info = await vector.reset(session, url=self._start(number))
-        finally:
-            self._first.note(clock.monotonic() - began)
-        steps = _LONGEST if self._first.is_slow else _STEPS
-        await self._walk(vector, session, number, steps, (seen, info["session"]))
-        ledger = await self._client.ledger(info["session"], closed=True)
-        name = self._collection.name
-        self._lines += [LedgerLine(info["session"], name, "", each) for each in ledger.entries]
+        number, began, opened = next(walks), clock.monotonic(), ""
+        with suppress(TimeoutError):  # as in a measurement
+            async with asyncio.timeout(self._end - began):
+                try:
+                    seen, info = await vector.reset(session, url=self._start(number))
+                finally:
+                    self._first.note(clock.monotonic() - began)
+                opened = info["session"]
+                self.report.start_seconds = self.report.start_seconds or clock.monotonic() - begun
+                steps = _LONGEST if self._first.is_slow else _STEPS
+                await self._walk(vector, session, number, steps, (seen, opened))
+        if opened:
+            ledger = await self._client.ledger(opened, closed=True)
+            name = self._collection.name
+            self._lines += [LedgerLine(opened, name, "", each) for each in ledger.entries]
 
     def _start(self, number: int) -> str:
         return self._starts[number % len(self._starts)]

@@ -14,6 +14,7 @@ import asyncio
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Any
@@ -23,7 +24,9 @@ from stillweb.collections.misses import Missed
 from stillweb.coverage.agents import AGENTS, WalkPolicies
 from stillweb.diff.certify.rates import FailureRate, rate
 from stillweb.env import Action, EnvOptions, Observation, Task, VectorEnv, VectorOptions, parse
+from stillweb.env.env import Info
 from stillweb.env.vector.pool import BrowserPool
+from stillweb.env.vector.rollout import Policy
 from stillweb.errors import AgentError, InfraError, TaskError
 from stillweb.matching.resolver import UnrecordedAnswers
 from stillweb.options import Option, parse_list, parse_pairs
@@ -281,7 +284,6 @@ async def _measure(
         min(options.jobs, len(planned)) or 1,
         collection=collection,
         level=options.level,
-        observe=("axtree",),
         options=replace(walk_options(options.steps, derived=options.derived), browsers=options.browsers),
     )
     waiting = iter(planned)
@@ -297,10 +299,11 @@ async def _measure(
         async def work(session: int) -> None:
             for record in waiting if await walker.starts.is_worth(session) else ():
                 await walker.walk(vector, session, record)
-                done.append(record)
-                if on_walk(result()) or walker.is_over:
-                    ended.set()
-                if ended.is_set():
+                if record.steps or record.error:  # else the time was over before its first step
+                    done.append(record)
+                    if on_walk(result()):
+                        ended.set()
+                if ended.is_set() or walker.is_over:
                     return
 
         for session in range(len(vector)):
@@ -359,13 +362,29 @@ class _Walker:
         policy = self._policies.policy(record.agent, record.start, record.seed)
         start = self._options.start
         task = Task("walk", "", record.start, start=start) if start else None
-        try:
-            observation, info = await vector.reset(session, task=task, url=None if task else record.start)
-        finally:
-            self.starts.note(monotonic() - self._began)
+        opened = ""
+        with suppress(TimeoutError):  # a step of a large application on a busy machine takes many seconds
+            async with asyncio.timeout(None if self._end is None else self._end - monotonic()):
+                try:
+                    url = None if task else record.start
+                    observation, info = await vector.reset(session, task=task, url=url)
+                finally:
+                    self.starts.note(monotonic() - self._began)
+                opened = info["session"]
+                await self._take_steps(vector, session, record, policy, (observation, info))
+        if opened:
+            record.misses = await self._misses(opened)
+
+    async def _take_steps(
+        self,
+        vector: VectorEnv,
+        session: int,
+        record: WalkRecord,
+        policy: Policy,
+        begun: tuple[Observation, Info],
+    ) -> None:
+        observation, info = begun
         for number in range(1, self._options.steps + 1):
-            if self.is_over:
-                break
             chosen = policy(observation, info)
             chosen = await chosen if inspect.isawaitable(chosen) else chosen
             before = observation
@@ -375,7 +394,6 @@ class _Walker:
             record.steps.append(self._record(number, before, action, observation, info["traffic"]))
             if terminated or truncated:
                 break
-        record.misses = await self._misses(info["session"])
 
     def _record(
         self,

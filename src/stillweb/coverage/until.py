@@ -306,6 +306,7 @@ class _Loop:
         is_filled = self._pass_left > (_FILL_AND_WRITE if due else 1.0) * self._least
         found = await self._fill(_AMEND_LEFT) if is_filled else FillReport()
         added["fill"] = found.exchanges
+        self._start_seconds = found.start_seconds or self._start_seconds
         due = due or self._is_due(found.misses)
         if found.exchanges or found.misses or due:
             added["harvest"] += await self._follow([*misses, *found.misses, *found.loaded], due=due)
@@ -549,9 +550,8 @@ class _Loop:
         measured = Round(number, recorded, result, monotonic() - self._began)
         self._report.rounds.append(measured)
         rate = result.miss_rate()
-        self._say(
-            f"round {number}: miss rate {rate if rate.tried else 'not known, no step requested anything'}"
-        )
+        shown = rate if rate.tried else "not known, no step requested anything"
+        self._say(f"round {number}: miss rate {shown}")
         return measured
 
     async def _measure_derived(self, last: Round) -> None:
@@ -584,8 +584,8 @@ class _Loop:
         began = monotonic()
         async with self._replayed() as (client, hosts):
             before = monotonic() - began
-            result = await measure_coverage(
-                client, self._collection.name, self._starts, hosts, options, on_walk
-            )
+            options = replace(options, seconds=max(_LEAST, (options.seconds or 0.0) - before))
+            name = self._collection.name
+            result = await measure_coverage(client, name, self._starts, hosts, options, on_walk)
         self._start_seconds = before + result.start_seconds
         return result
