@@ -80,6 +80,14 @@ def test_browsers_reach_replay_master_and_names_only(helm):
     assert policies["site-replay"]["egress"] == []
 
 
+def test_rollout_servers_reach_replay_in_a_cluster_with_another_domain(helm):
+    ended = helm("template", "site", str(CHART), *REQUIRED, "--set", "clusterDomain=k8s.example")
+    service = "site-replay.default.svc.k8s.example"
+    containers = {pod["containers"][0]["name"]: pod["containers"][0] for pod in pods(ended.stdout)}
+    assert f"http://site-replay-$(( ${{HOSTNAME##*-}} % 1 )).{service}:8080" in containers["serve"]["args"][0]
+    assert f"--allow-host=$(POD_NAME).{service}" in containers["replay"]["args"]
+
+
 def test_missing_values_are_named(helm):
     ended = helm("template", "site", str(CHART))
     assert ended.returncode != 0
