@@ -24,7 +24,7 @@ from stillweb.benchmarks.reading import (
     report_sections,
     report_values,
 )
-from stillweb.benchmarks.site import SiteMap, SiteWrite, read_site
+from stillweb.benchmarks.site import SiteMap, SiteWrite, is_document, read_site
 from stillweb.env import Evidence
 
 ALL = (report_values, report_pages, open_pages, compare_items, compare_rows, chain_prices, impossible)
@@ -532,6 +532,19 @@ def test_another_start_page_replaces_one_from_which_a_walk_solved_the_task(shop)
     other = plans.after(first, "oracle: control", hidden)
     assert other is None or hidden not in other.clicks
     assert hidden not in site.edges[hidden.page]
+
+
+@pytest.mark.parametrize(
+    ("html", "expected"),
+    [
+        ("<!DOCTYPE html><title>Lamp</title><h1>Lamp</h1>", True),
+        ("<html><title>Lamp</title>", True),
+        ("<title>Lamp</title><body>", True),
+        ("<li>a part of a list</li>", False),
+    ],
+)
+def test_a_document_may_lack_optional_tags(html, expected):
+    assert is_document(html) is expected
 
 
 def test_a_page_that_sets_its_own_problem_is_planned_once(site, facts):

@@ -18,7 +18,7 @@ from stillweb import clock
 from stillweb.benchmarks.oracle import OracleRun, retry_episode, run_oracle
 from stillweb.benchmarks.pages import fold
 from stillweb.benchmarks.proof import answer_part, without_last_act
-from stillweb.benchmarks.site import read_texts
+from stillweb.benchmarks.site import is_document, read_texts
 from stillweb.browser.profile import LEVEL
 from stillweb.collections.layout import Collection
 from stillweb.env import Env, EnvOptions, EvalKind, Evaluation, Evidence, Observation, Task
@@ -309,7 +309,7 @@ def _text_from(texts: Mapping[str, str], start: str) -> str:
     return "\n".join(
         text
         for url, text in texts.items()
-        if url == start or not page or "<html" not in text[:2000].lower() or _last_part(url) in page
+        if url == start or not page or not is_document(text) or _last_part(url) in page
     )
 
 

@@ -313,7 +313,13 @@ def _page(url: str, exchange: Exchange) -> SitePage | None:
     if header(exchange.request.headers, "sec-fetch-dest", "document") != "document":
         return None
     html = _decoded(exchange)
-    return read_page(url, html) if "<body" in html[:20_000].lower() or "<html" in html[:500].lower() else None
+    return read_page(url, html) if is_document(html) else None
+
+
+def is_document(html: str) -> bool:
+    """Return True for a document, False for a fragment; `html` and `body` are optional (HTML §13.1.2.4)."""
+    head = html[:20_000].lower()
+    return "<body" in head or "<html" in head[:2000] or "<!doctype html" in head[:2000]
 
 
 def _decoded(exchange: Exchange) -> str:
