@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -45,3 +46,14 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o666, durable: 
     path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path, mode=mode, durable=durable) as file:
         file.write(content)
+
+
+def copy_folder(source: Path, target: Path, copy: Callable[[Path, Path], object] = shutil.copy2) -> None:
+    """Copy a folder; an `OSError` keeps its `errno`, which `shutil.copytree` drops."""
+    target.mkdir(parents=True)
+    for path in sorted(source.rglob("*")):
+        place = target / path.relative_to(source)
+        if path.is_dir():
+            place.mkdir()
+        else:
+            copy(path, place)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,8 +27,10 @@ from stillweb.collections.pack.reader import Pack, pack_stamp
 from stillweb.collections.pack.seal import seal
 from stillweb.collections.pack.store import BodyStore, remove_collection
 from stillweb.collections.pack.writer import PackWriter
+from stillweb.collections.versions import keep_version
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import MalformedPack
+from stillweb.files import DISK_FULL
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ensure_sealed, why_unsealed
 
@@ -60,6 +65,26 @@ def _segments(root: Path) -> list[Path]:
 
 def _digested(collection: Collection) -> dict[str, bytes]:
     return {name: (collection.pack / name).read_bytes() for name in DIGESTED}
+
+
+@pytest.mark.parametrize("command", [seal, partial(keep_version, version="v")], ids=["seal", "keep"])
+def test_a_command_on_a_full_disk_says_so_and_leaves_no_file(
+    tmp_path: Path, command: Callable[[Collection], object]
+) -> None:
+    collection = _record(tmp_path, "a", [1, 2])
+    (collection.baseline / "p").mkdir(parents=True)
+    (collection.baseline / "p" / "screenshot.png").write_bytes(bytes(3000))
+    before = sorted(tmp_path.rglob("*"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))  # in place of a full disk
+    try:
+        with pytest.raises(OSError, match="too large") as raised:
+            command(collection)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert raised.value.errno in DISK_FULL
+    left = {path for path in tmp_path.rglob("*") if path.is_file()} - {*before}
+    assert {path.name for path in left} <= {"lock"}
 
 
 def test_two_collections_have_common_bodies_once(tmp_path):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from stillweb.collections.layout import Collection, check_name, list_collections
 from stillweb.errors import CollectionExists, UsageError
+from stillweb.files import copy_folder
 
 FOLDER = "versions"
 _COPIED = ("indexes", "pages", "baseline", "traces")
@@ -51,17 +52,24 @@ def keep_version(collection: Collection, version: str = "") -> Collection:
         raise CollectionExists(f"{collection.name} has a version {version!r}", hint="use another name")
     part = stored.path.with_name(f".{version}.part")
     shutil.rmtree(part, ignore_errors=True)
+    try:
+        _copy(collection, part)
+        part.rename(stored.path)  # complete, or not at all
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return stored
+
+
+def _copy(collection: Collection, part: Path) -> None:
     (part / "archive").mkdir(parents=True)
     for path in collection.warc_files():
         link_or_copy(path, part / "archive" / path.name)
     for folder in _COPIED:
         if (collection.path / folder).is_dir():
-            shutil.copytree(collection.path / folder, part / folder)
+            copy_folder(collection.path / folder, part / folder)
     for file in _FILES:
         if (collection.path / file).exists():
             shutil.copy2(collection.path / file, part / file)
-    part.rename(stored.path)  # complete, or not at all
-    return stored
 
 
 def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:

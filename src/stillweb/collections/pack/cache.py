@@ -27,7 +27,7 @@ from stillweb.collections.pack.reader import Pack
 from stillweb.collections.renames import exchange, sync_folder
 from stillweb.collections.versions import link_or_copy
 from stillweb.errors import CollectionError, CollectionExists, MalformedPack
-from stillweb.files import DISK_FULL
+from stillweb.files import DISK_FULL, copy_folder
 
 _GIB = 1 << 30
 _FETCHING, _GOING = ".pull-", ".gone-"
@@ -212,7 +212,7 @@ def place(pack: Path, root: Path, name: str) -> Collection:
     collection.path.mkdir(parents=True, exist_ok=True)
     fresh = Path(mkdtemp(prefix=".pack-", dir=collection.path))
     try:
-        shutil.copytree(pack, fresh / "pack", copy_function=link_or_copy)
+        copy_folder(pack, fresh / "pack", link_or_copy)
         if collection.pack.exists():
             exchange(fresh / "pack", collection.pack)
         else:

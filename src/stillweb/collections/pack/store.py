@@ -285,9 +285,11 @@ class BodyWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._files.close()
-        if self._store:
-            self._path.unlink(missing_ok=True)
+        try:
+            self._files.close()  # writes what is left in the buffer, which a full disk refuses
+        finally:
+            if self._store:
+                self._path.unlink(missing_ok=True)
 
     def __len__(self) -> int:
         return len(self._places)
