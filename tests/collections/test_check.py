@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -254,11 +255,17 @@ def test_what_cannot_be_exported(tmp_path, collection):
     empty = Collection.create(tmp_path / "root", "empty")
     with pytest.raises(UsageError, match="no WARC file"):
         export(empty, tmp_path / "a.wacz")
-    collection.index_file.unlink()
-    with pytest.raises(UsageError, match="no index") as caught:
-        export(collection, tmp_path / "a.wacz")
-    assert "--repair" in caught.value.hint
     assert not (tmp_path / "a.wacz").exists()
+
+
+def test_an_export_holds_what_a_killed_recording_did_not_index(tmp_path, collection):
+    whole = export(collection, tmp_path / "whole.wacz").read_bytes()
+    lines = collection.index_file.read_bytes().splitlines(keepends=True)
+    collection.index_file.write_bytes(b"".join(lines[:1]))
+    os.utime(collection.index_file, ns=(0, 0))
+    assert export(collection, tmp_path / "a.wacz").read_bytes() == whole
+    collection.index_file.unlink()
+    assert export(collection, tmp_path / "b.wacz").read_bytes() == whole
 
 
 @pytest.mark.shared

@@ -50,6 +50,15 @@ def found(collection: Collection, query: str) -> list[str]:
     return [hit.url.removeprefix(SITE) for hit in search(collection, query)]
 
 
+def test_pages_that_a_killed_recording_did_not_index_are_found(collection: Collection) -> None:
+    assert found(collection, "table") == []
+    index = collection.index_file.read_bytes()
+    add(collection, "/table", "<p>a table</p>", 20)
+    collection.index_file.write_bytes(index)
+    os.utime(collection.index_file, ns=(0, 0))
+    assert found(collection, "table") == ["/table"]
+
+
 @pytest.mark.parametrize(
     ("query", "urls"),
     [

@@ -40,6 +40,7 @@ from urllib.parse import parse_qsl, urlsplit
 from stillweb import __version__
 from stillweb.collections.importers.pagefinder import page_text
 from stillweb.collections.importers.wacz import EXTRA_FOLDER, EXTRAS
+from stillweb.collections.indexing import refresh_index
 from stillweb.collections.layout import Collection, page_members
 from stillweb.collections.pack.frames import frame_entry
 from stillweb.collections.warc.frames import BINARY, TEXT, is_socket_url, read_frames
@@ -95,9 +96,10 @@ def export(collection: Collection, target: Path, *, described: Mapping[str, Any]
         described: further members of datapackage.json.
 
     Raises:
-        UsageError: if the collection has no WARC file or no index.
+        UsageError: if the collection has no WARC file.
     """
-    _require_index(collection)
+    _require_archive(collection)
+    refresh_index(collection)
     if target.suffix == ".har":
         return _write_har(collection, target)
     pages = list(_page_lines(collection))
@@ -145,13 +147,11 @@ def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9._-]", "-", name.rpartition("/")[2].lower())
 
 
-def _require_index(collection: Collection) -> None:
+def _require_archive(collection: Collection) -> None:
     collection.require_archive()
-    warcs = collection.warc_files()
-    if not warcs or not collection.index_file.exists():
-        what = "no WARC file" if not warcs else "no index"
-        hint = f"stillweb collections check {collection.name} --repair"
-        raise UsageError(f"collection {collection.name!r} has {what}", hint=hint)
+    if not collection.warc_files():
+        hint = f"stillweb record crawl URL -c {collection.name} --append"
+        raise UsageError(f"collection {collection.name!r} has no WARC file", hint=hint)
 
 
 def _members(collection: Collection, pages: list[dict[str, Any]]) -> Iterator[_WaczMember]:

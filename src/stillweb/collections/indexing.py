@@ -72,6 +72,25 @@ def reindex(collection: Collection, report: Report | None = None) -> int:
     return write_lines(collection.index_file, lines)
 
 
+def is_fresh(collection: Collection) -> bool:
+    """Return True if the index is newer than every file of the archive, or nothing is to index."""
+    files = collection.warc_files() if collection.archive.is_dir() else []
+    if not files:
+        return True
+    if not collection.index_file.exists():
+        return False
+    made = collection.index_file.stat().st_mtime_ns
+    return all(path.stat().st_mtime_ns <= made for path in files)
+
+
+def refresh_index(collection: Collection) -> bool:
+    """Rebuild the index if it is missing or older than the archive; return True if it was."""
+    if is_fresh(collection):
+        return False
+    reindex(collection)
+    return True
+
+
 def rewrite_records(path: Path, target: Path) -> int:
     """Rewrite every complete record of a file, one gzip member each; return their number."""
     count = 0

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from stillweb import clock
 from stillweb.collections.importers.pagefinder import page_text
+from stillweb.collections.indexing import refresh_index
 from stillweb.collections.layout import Collection
 from stillweb.errors import CollectionError, UsageError
 from stillweb.model import Capture, Page
@@ -142,6 +143,7 @@ def build_index(collection: Collection, on_progress: Callable[[int], None] | Non
         UsageError: if the collection consists of a pack only.
     """
     collection.require_archive()
+    refresh_index(collection)
     path, stamp = collection.path / FILE, _stamp(collection)
     if _stamp_in(path) == stamp:
         return path

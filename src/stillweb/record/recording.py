@@ -17,9 +17,9 @@ from pathlib import Path
 from stillweb.browser.profile import Level, Pinning, Profile
 from stillweb.clock import now
 from stillweb.collections.check import repair
+from stillweb.collections.indexing import is_fresh
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
-from stillweb.collections.warc.writer import is_fresh
 from stillweb.errors import CollectionError, UpstreamUnreachable
 from stillweb.files import write_atomically
 from stillweb.record.crawl.frontier import CrawlState, Visit

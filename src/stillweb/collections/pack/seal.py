@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from stillweb.collections.branches import stored_branches
-from stillweb.collections.indexing import reindex
+from stillweb.collections.indexing import is_fresh, reindex
 from stillweb.collections.layout import Collection
 from stillweb.collections.limits import load_json
 from stillweb.collections.pack.entry import PackEntry, PackInfo
@@ -96,10 +96,6 @@ def seal(
         MalformedCdxj: if the index cannot be read.
     """
     collection.require_archive()
-    from stillweb.collections.warc.writer import (
-        is_fresh,  # imports warcio, which replay does not need
-    )
-
     warnings: list[str] = []
     rules = rules_text(collection)
     sizes = _archive_sizes(collection)

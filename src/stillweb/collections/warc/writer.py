@@ -6,8 +6,8 @@ becomes a revisit. An exchange is the records of its request and response, and t
 truncated, and no response is stored without its request: the response to a POST must not pass for that to a
 GET.
 
-The index is written at close. After a kill it is older than the archive, and the next writer, or `collections
-check --repair`, rebuilds it.
+The index is written at close. After a kill it is older than the archive. The next command that writes, seals,
+exports or searches the collection rebuilds it; so does `collections check --repair`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
 from stillweb import __version__, clock
-from stillweb.collections.indexing import key_of, key_text, media_type, reindex
+from stillweb.collections.indexing import is_fresh, key_of, key_text, media_type, reindex
 from stillweb.collections.layout import Collection
 from stillweb.collections.redactions import Redaction, append_redactions
 from stillweb.collections.warc import methodquery
@@ -348,17 +348,6 @@ class CollectionWriter:
             os.fsync(self._file)
             os.close(self._file)
             self._file = None
-
-
-def is_fresh(collection: Collection) -> bool:
-    """Return True if the index is newer than every file of the archive, or nothing is to index."""
-    files = collection.warc_files() if collection.archive.is_dir() else []
-    if not files:
-        return True
-    if not collection.index_file.exists():
-        return False
-    made = collection.index_file.stat().st_mtime_ns
-    return all(path.stat().st_mtime_ns <= made for path in files)
 
 
 def _gzip_member(
