@@ -621,6 +621,20 @@ async def test_a_page_that_requests_scripts_without_end_stops_at_the_same_reques
     assert flags == ()
 
 
+async def test_a_page_that_loads_itself_without_end_stays(rig):
+    """Each step took 60 s, and no picture of the page could be drawn."""
+    html = "<p>here<script>onload = () => { location.href = `/?${1 + +location.search.slice(1)}`; }</script>"
+    async with rig.visit(Level.EXACT) as visit:
+        settled = await visit.show(html)
+        assert (settled.settled, settled.virtual_ms) == (False, 0)
+        assert "http://site.test/ was loaded 10 times" in settled.reason
+        assert await visit.page.evaluate("location.search") == "?9"
+        assert (await settle(visit.page, visit.activity)).settled  # the next step goes on from there
+        assert not (await visit.goto()).settled  # a load of the agent is not refused
+        assert await visit.page.evaluate("location.search") == "?9"
+        assert state_of(visit.context).exact.flags == []
+
+
 async def test_a_page_that_polls_without_a_pause_waits_by_its_own_clock(rig):
     """A server holds a long poll open. Replay answers it immediately: a page with such polls never settled."""
     html = f"""{LOG}let n = 0; const poll = () => {{ if (n++ % 10 === 0) L(n - 1); fetch(`/poll?${{n}}`).then(poll); }};

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -171,7 +172,9 @@ class _Settling:
     def still_moving(self, cap: float) -> str:
         if pending := self.activity.in_flight:
             number = "1 request" if len(pending) == 1 else f"{len(pending)} requests"
-            return f"{number} in flight after {cap:g} s: " + "; ".join(map(str, pending))
+            equal = Counter(map(str, pending))
+            named = (f"{each} ({times} times)" if times > 1 else each for each, times in equal.items())
+            return f"{number} in flight after {cap:g} s: " + "; ".join(named)
         return f"still changing after {cap:g} s"
 
     def _span(self, due: int | None, left: int) -> int:
@@ -213,6 +216,7 @@ class _Settling:
             if await self._wait_for_popups(exact) or await self._take_step() or await self._arrive(exact):
                 continue
             await exact.until_paused(self.probe.arrived(_END_SECONDS))
+            exact.requests.check_loads()
             # A document has begun to load: no frame may show half of it.
             if exact.requests.released() or exact.requests.next_paused():
                 continue

@@ -327,14 +327,14 @@ class ExactContext:
     ) -> None:
         """Handle a paused request of a target; `holder` is the session that paused it if not the target's."""
         request = event["request"]
-        resume = partial((holder or session).post, "Fetch.continueRequest", {"requestId": event["requestId"]})
+        post, held = (holder or session).post, {"requestId": event["requestId"]}
+        resume = partial(post, "Fetch.continueRequest", held)
+        refuse = partial(post, "Fetch.failRequest", {**held, "errorReason": "Aborted"})
         frame = event["frameId"] if event["resourceType"] == "Document" else ""
         key = self._documents.key_of(event.get("networkId") or event["requestId"], "" if holder else frame)
         self._documents.requested(frame)
         if self._is_dropped(event, event["resourceType"].lower()) or key in self._cancelled:
-            (holder or session).post(
-                "Fetch.failRequest", {"requestId": event["requestId"], "errorReason": "Aborted"}
-            )
+            refuse()
             return
         self._flag_if_given_up(key, request["url"])
         pending = self._sent(key, request, event["resourceType"].lower())
@@ -343,8 +343,7 @@ class ExactContext:
             pending.kind = VIOLATION.lower()
         pending.frame = frame or pending.frame
         if is_synchronous(event):
-            # Its thread is blocked, so the release is atomic for it; other threads wait for their own
-            # releases.
+            # Its thread is blocked, so the release is atomic for it; others wait for their own.
             self._report(pending)
             self.requests.release(pending, counts=False)
             resume()
@@ -358,7 +357,8 @@ class ExactContext:
             self._flag_if_beside(pending)
             pending.owner = session  # also if another one paused it: it ends with its page
             self.requests.release(pending, counts=False)
-            self.frames.run_after(session, resume)
+            may_load = self.requests.may_load(pending, self.frames.elapsed)
+            self.frames.run_after(session, resume if may_load else refuse)
 
     def _flag_if_beside(self, document: PendingRequest) -> None:
         """Flag a document of a page, which is not held, beside that of another page."""
@@ -562,10 +562,9 @@ class ExactContext:
 
     async def _release(self, request: PendingRequest) -> None:
         assert isinstance(request.owner, CdpSession)
-        owner = request.owner
         self.requests.release(request)
         try:
-            await owner.send("Fetch.continueRequest", {"requestId": request.fetch_id})
+            await request.owner.send("Fetch.continueRequest", {"requestId": request.fetch_id})
         except CdpError:  # the page has cancelled it, or is gone
             self._end(request.key)
             return

@@ -28,10 +28,11 @@ _IMAGES = frozenset({"image", "font", "media", "texttrack", "prefetch", *_REPORT
 _LOOP = 300  # requests to one path at one instant, besides images
 _POLLS = 20  # of them one after the other, from which on a script waits
 _POLL_MS = 1000  # of the page's clock that it waits
+_LOADS = 10  # documents of one path at one instant that a page gets
 
 
 class RequestLoop(Exception):
-    """A page repeats a request without a pause; its clock cannot reach the next instant."""
+    """A page repeats a request without a pause, so that its clock would not reach the next instant."""
 
 
 class RequestStage(StrEnum):
@@ -120,6 +121,9 @@ class RequestScheduler:
         self.progress = asyncio.Event()
         self._requests: dict[str, PendingRequest] = {}
         self._postponed: list[tuple[int, PendingRequest]] = []
+        self._loaded_at = 0  # ms since the start of the page's clock
+        self._loads: defaultdict[tuple[str, str], set[str]] = defaultdict(set)  # then, by page and path
+        self._refused = ""  # path of a document that a page no longer got
 
     @property
     def next_due(self) -> int | None:
@@ -130,6 +134,34 @@ class RequestScheduler:
         """Store a paused request that was ended here; it is not awaited until `resume` adds it again."""
         request.stage, request.reported = RequestStage.PAUSED, False
         self._postponed.append((now + _POLL_MS, request))
+
+    def may_load(self, document: PendingRequest, now: int) -> bool:
+        """Return False if a page loads documents of one path without end at this instant.
+
+        Such a page reloads itself, or two pages lead to each other. It then stays where it is. The parts of a
+        redirect have one key.
+        """
+        if now != self._loaded_at:
+            self._loaded_at = now
+            self._loads.clear()
+        path = _path(document.url)
+        loads = self._loads[document.frame, path]
+        loads.add(document.key)
+        if len(loads) <= _LOADS:
+            return True
+        self._refused = path
+        return False
+
+    def check_loads(self) -> None:
+        """Raise an error if a page was refused a document since the last call.
+
+        Raises:
+            RequestLoop: if it was.
+        """
+        if path := self._refused:
+            self._refused = ""
+            self._loads.clear()
+            raise RequestLoop(f"{path} was loaded {_LOADS} times at one instant, and then no more")
 
     def resume(self, now: int) -> None:
         """Add the postponed requests that are due."""
@@ -243,7 +275,7 @@ class RepeatedPaths:
         Raises:
             RequestLoop: if the page sends requests to its path without end.
         """
-        path = request.url.partition("?")[0]
+        path = _path(request.url)
         self._rounds[path].add(request.round)
         if request.kind in _OF_SCRIPTS and len(self._rounds[path]) > _POLLS:
             return True
@@ -251,3 +283,7 @@ class RepeatedPaths:
         if self._sent[path] > _LOOP:
             raise RequestLoop(f"{path} was requested {_LOOP} times at one instant")
         return False
+
+
+def _path(url: str) -> str:
+    return url.partition("?")[0]
