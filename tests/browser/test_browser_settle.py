@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 from playwright.async_api import Error as PlaywrightError
 
-from stillweb.browser import Activity, Level, Pinning, Profile, open_context, page_text, settle
+from stillweb.browser import Activity, Level, Pinning, Profile, activity, open_context, page_text, settle
 from stillweb.browser.activity import is_ours
 from stillweb.errors import InfraError, UsageError
 
@@ -263,6 +263,19 @@ async def test_what_is_in_flight_is_named_oldest_first_with_who_requested(rig, l
     number = len(requests) + 1  # the first one is named once
     assert head == f"{number} requests in flight after {'2' if level is Level.CLOCK else '1.8'} s"
     assert requests[0] == "GET http://localhost/slow (fetch by frame http://localhost/) (2 times)"
+
+
+@pytest.mark.parametrize("level", [Level.NETWORK, Level.CLOCK])
+async def test_long_polls_do_not_keep_a_page_from_settling(rig, level, monkeypatch):
+    """Each step took 10 s, and the page's clock did not move."""
+    monkeypatch.setattr(activity, "_POLLS", 20)
+    html = """<p id=p>0</p><script>const poll = () => { const x = new XMLHttpRequest(); x.onload = poll;
+      x.open("GET", `/poll?${Math.random()}`); x.send(); }; poll(); setTimeout(() => p.append("ticked"), 300);</script>"""
+    async with rig.visit(level) as visit:
+        rig.site.pages["http://site.test/poll"] = "{}"
+        settled = await visit.show(html)
+        assert settled.settled, settled.reason
+        assert await visit.page.evaluate("p.textContent") == "0ticked"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from playwright.async_api import BrowserContext, Page, Request, Response, WebSoc
 from playwright.async_api import Error as PlaywrightError
 
 from stillweb import clock
+from stillweb.browser.profile import Level
 from stillweb.browser.shared_workers import SharedWorkers
 from stillweb.browser.state import state_of
 
@@ -42,6 +44,8 @@ _ENDLESS = frozenset({"media", "websocket", "ping"})
 _STREAM = "eventsource"
 _SOCKET = "websocket"
 _FRAME_SECONDS = 1.0  # replay's frames arrive within milliseconds
+_OF_SCRIPTS = frozenset({"xhr", "fetch"})
+_POLLS = 100  # requests of scripts to one path, each sent after an answer, that a settling awaits
 
 
 Key = Hashable  # of a request or socket: Playwright's object, or CDP's identifier
@@ -84,7 +88,7 @@ class Activity:
     Attributes:
         requests: all requests in order of their beginning.
         websockets: URLs of the WebSockets opened.
-        generation: number of beginnings, and of ends of awaited requests, so far.
+        generation: number of beginnings, except those of polls, and of ends of awaited requests, so far.
         broken: the first failure that neither the page nor its archive caused, "" without one.
     """
 
@@ -106,6 +110,8 @@ class Activity:
         self._idle = asyncio.Event()
         self._idle.set()
         self._workers: SharedWorkers | None = None
+        self._sequences: Counter[str] = Counter()  # requests of scripts, by path
+        self._may_poll = state_of(context).pinning.level is not Level.LIVE
         if exact := state_of(context).exact:
             exact.activity = self
             return
@@ -137,6 +143,21 @@ class Activity:
         for request, entry in list(self._pending.items()):
             if entry.status and entry.started <= limit and entry.resource_type != _SOCKET:
                 self._end(request)
+
+    def begin_settling(self) -> None:
+        """Await the next `_POLLS` requests of a script that sends one after another to one path.
+
+        A server holds a long poll open; replay answers it immediately, so that the script sends the next one.
+        At level EXACT such a script has a pause instead (`RepeatedPaths`).
+        """
+        self._sequences.clear()
+
+    def _is_poll(self, entry: Requested) -> bool:
+        if not self._may_poll or entry.resource_type not in _OF_SCRIPTS:
+            return False
+        path = _path(entry.url)
+        self._sequences[path] += all(each.status for each in self._pending.values() if _path(each.url) == path)
+        return self._sequences[path] > _POLLS
 
     def clear(self) -> None:
         """Drop the requests that have ended."""
@@ -243,6 +264,8 @@ class Activity:
         entry = Requested(url, method, resource_type, clock.monotonic(), source)
         self.requests.append(entry)
         self._known[key] = entry
+        if self._is_poll(entry):
+            return
         self.generation += 1
         if resource_type == _STREAM:
             self._wait_briefly(key, entry)
@@ -322,6 +345,10 @@ class Activity:
         self._pending.pop(request, None)
         if not self._pending:
             self._idle.set()
+
+
+def _path(url: str) -> str:
+    return url.partition("?")[0]
 
 
 def _is_worker_script(key: Key, entry: Requested, url: str) -> bool:

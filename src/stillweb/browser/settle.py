@@ -92,6 +92,7 @@ async def settle(
     state = state_of(page.context)
     if state.exact:
         cap *= 6
+    activity.begin_settling()
     settling = _Settling(await PageProbe.of(page), activity, state, quiet, horizon)
     started = clock.monotonic()
     before = state.now
