@@ -629,7 +629,7 @@ async def test_a_page_that_loads_itself_without_end_stays(rig):
         assert (settled.settled, settled.virtual_ms) == (False, 0)
         assert "http://site.test/ was loaded 10 times" in settled.reason
         assert await visit.page.evaluate("location.search") == "?9"
-        assert (await settle(visit.page, visit.activity)).settled  # the next step goes on from there
+        assert (await settle(visit.page, visit.activity)).settled  # the next step continues
         assert not (await visit.goto()).settled  # a load of the agent is not refused
         assert await visit.page.evaluate("location.search") == "?9"
         assert state_of(visit.context).exact.flags == []

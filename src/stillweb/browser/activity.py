@@ -156,7 +156,8 @@ class Activity:
         if not self._may_poll or entry.resource_type not in _OF_SCRIPTS:
             return False
         path = _path(entry.url)
-        self._sequences[path] += all(each.status for each in self._pending.values() if _path(each.url) == path)
+        others = (each for each in self._pending.values() if _path(each.url) == path)
+        self._sequences[path] += all(each.status for each in others)
         return self._sequences[path] > _POLLS
 
     def clear(self) -> None:
