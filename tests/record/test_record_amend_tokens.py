@@ -18,9 +18,11 @@ from stillweb.collections.pack.seal import seal
 from stillweb.env.env import Env
 from stillweb.matching.parts import Where
 from stillweb.matching.rules import Rules
-from stillweb.model import Request
+from stillweb.model import Exchange, Request, Response
 from stillweb.record.amend.amend import AmendOptions, amend
-from stillweb.record.amend.origin import LivePage, rules_for, token_fields, with_fresh_tokens
+from stillweb.record.amend.origin import LivePage, SentTokens, rules_for, token_fields, with_fresh_tokens
+from stillweb.record.amend.plan import SealedIndex
+from stillweb.record.amend.writer import NewOnlyWriter
 from stillweb.record.behaviors.options import parse_behaviors
 from stillweb.record.crawl.crawl import crawl
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
@@ -213,3 +215,30 @@ def test_scripts_send_the_token_of_a_cookie_of_any_name(
     made = with_fresh_tokens(Request("POST", f"{HOME}api", fields, b"{}"), set(), page)
     assert ("X-XSRFToken", OLD) not in made.headers
     assert (field in made.headers) if field else made.headers == fields[:2]
+
+
+def test_scripts_send_a_token_that_a_refusal_had_issued() -> None:
+    # Transmission's RPC, §2.3.1: a 409 has the value of the field that each further request must send.
+    name, tokens = "X-App-Session-Id", SentTokens()
+    tokens.note_request({"Content-Type": "application/json", name.lower(): OLD})
+    tokens.note_answer(200, {name: NEW, "Content-Type": "application/json"})
+    tokens.note_request({name: NEW})
+    assert tokens.fields == {}
+    tokens.note_answer(409, {name: NEW, "Content-Type": "application/json"})
+    tokens.note_request({"content-type": "application/json", name.lower(): NEW, "X-CSRFToken": OLD})
+    assert tokens.fields == {name.lower(): NEW, "x-csrftoken": OLD}
+    fields = (("content-type", "application/json"), ("sec-fetch-dest", "empty"), (name, OLD))
+    page = LivePage(sent={name.lower(): NEW})
+    made = with_fresh_tokens(Request("POST", f"{HOME}rpc", fields, b"{}"), set(), page)
+    assert made.headers == (*fields[:2], (name.lower(), NEW))
+
+
+@pytest.mark.parametrize(("field", "recorded"), [("X-App-Session-Id", False), ("X-Request", True)])
+def test_a_conflict_that_issues_a_token_is_not_the_answer_to_a_write(
+    tmp_path: Path, field: str, recorded: bool
+) -> None:
+    collection = Collection.create(tmp_path, "site")
+    response = Response(409, "Conflict", ((field, NEW),), b"")
+    with NewOnlyWriter(collection, SealedIndex(None, Rules()), Rules(), ()) as writer:
+        writer.write(Exchange(Request("POST", f"{HOME}rpc", (), b"{}"), response, "20260101000000"))
+        assert writer.added == recorded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -11,8 +12,25 @@ from stillweb.collections.learn.rules import LearnResult, merge, read_rules, wri
 from stillweb.matching.parts import Where, is_csrf
 from stillweb.matching.rules import Rule, RuleOrigin
 from stillweb.matching.values import fits, shape_of
+from stillweb.model import Response
 
 _POST = "POST"
+
+
+_ISSUED = re.compile(r"csrf|xsrf|token|nonce|session", re.IGNORECASE)
+_NOT_ISSUED = frozenset(("set-cookie", "authorization"))
+ISSUING = (400, 401, 403, 409, 419)
+"""Statuses of a refusal that may have the token of the next attempt in a field of its own."""
+
+
+def is_issued(name: str) -> bool:
+    """Return whether a field of an answer is named like a token."""
+    return bool(_ISSUED.search(name)) and name.lower() not in _NOT_ISSUED
+
+
+def issues_token(response: Response) -> bool:
+    """Return whether a refusal has the token of the next attempt: it is not the answer to the request."""
+    return response.status in ISSUING and any(is_issued(name) for name, _ in response.headers)
 
 
 @dataclass(slots=True)

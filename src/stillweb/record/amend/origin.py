@@ -14,6 +14,7 @@ import httpx
 from playwright.async_api import Browser, BrowserContext, Page
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Request as BrowserRequest
+from playwright.async_api import Response as BrowserResponse
 
 from stillweb.browser.activity import Activity
 from stillweb.browser.cdp.session import FrameGone, PageProbe
@@ -28,6 +29,7 @@ from stillweb.matching.redaction import replace_fields
 from stillweb.matching.rules import Rule, RuleOrigin, Rules
 from stillweb.matching.values import fits, shape_of
 from stillweb.model import MUTATIONS, Headers, Request, destination, header
+from stillweb.record.tokens import ISSUING, is_issued
 from stillweb.urls import host_of, wire_url
 
 if TYPE_CHECKING:
@@ -148,6 +150,30 @@ _OTHER_FIELD = "x-csrf-token"  # for cookies of other names, such as Flask-SeaSu
 _TOKEN_NAME = re.compile(r"csrf|xsrf", re.IGNORECASE)
 
 
+@dataclass(slots=True)
+class SentTokens:
+    """Token fields that scripts of a page send: by name, or by a value that an answer of the site had.
+
+    Some interfaces refuse the first request. The refusal has a token in a field of its own, and their scripts
+    send this field from then on. Examples are Transmission's `X-Transmission-Session-Id` (RPC specification
+    §2.3.1) and `DPoP-Nonce` (RFC 9449 §8).
+    """
+
+    fields: dict[str, str] = field(default_factory=dict)
+    _issued: set[tuple[str, str]] = field(default_factory=set)
+
+    def note_answer(self, status: int, headers: Mapping[str, str]) -> None:
+        """Take the fields that the answer to a script's request had."""
+        if status in ISSUING:
+            self._issued |= {(name.lower(), value) for name, value in headers.items() if is_issued(name)}
+
+    def note_request(self, headers: Mapping[str, str]) -> None:
+        """Take the tokens that a request had."""
+        for name, value in ((name.lower(), value) for name, value in headers.items()):
+            if _TOKEN_NAME.search(name) or (name, value) in self._issued:
+                self.fields[name] = value
+
+
 @dataclass(frozen=True, slots=True)
 class LivePage:
     """Current tokens of a page.
@@ -212,8 +238,14 @@ def with_fresh_tokens(request: Request, tokens: set[TokenField], page: LivePage)
     made = replace_fields(request, exchange)
     if destination(request.headers) == "document":
         return made
-    own = tuple(field for field in made.headers if not _TOKEN_NAME.search(field[0]))
-    return replace(made, headers=(*own, *page.fields()))
+    fresh = page.fields()
+    names = {name for name, _ in fresh}
+    own = tuple(
+        (name, value)
+        for name, value in made.headers
+        if not _TOKEN_NAME.search(name) and name.lower() not in names
+    )
+    return replace(made, headers=(*own, *fresh))
 
 
 def rules_for(before: Request, after: Request, page: str, rules: Rules) -> tuple[Rule, ...]:
@@ -288,7 +320,7 @@ class OriginPage:
         self._url = url
         self._page: Page | None = None
         self._activity: Activity | None = None
-        self._sent: dict[str, str] = {}
+        self._sent = SentTokens()
         self.context: BrowserContext | None = None
         self.fields: Mapping[str, str] = {}
 
@@ -310,6 +342,7 @@ class OriginPage:
         if self._url:
             self._activity = Activity(self.context)
             self.context.on("request", self._note_tokens)
+            self.context.on("response", self._note_issued)
             await self._open(self._url)
         return self
 
@@ -371,9 +404,12 @@ class OriginPage:
                 self.fields = {**self.fields, **browser_fields(await answer.request.all_headers())}
 
     def _note_tokens(self, request: BrowserRequest) -> None:
-        tokens = {name.lower(): value for name, value in request.headers.items() if _TOKEN_NAME.search(name)}
         if host_of(request.url) == host_of(self._url):
-            self._sent |= tokens
+            self._sent.note_request(request.headers)
+
+    def _note_issued(self, response: BrowserResponse) -> None:
+        if host_of(response.url) == host_of(self._url):
+            self._sent.note_answer(response.status, response.headers)
 
     async def _look(self) -> LivePage:
         assert self._page is not None
@@ -383,7 +419,7 @@ class OriginPage:
             fields = await fields_of(self._page)
             metas = await (await PageProbe.of(self._page)).evaluate(_METAS)
         except (PlaywrightError, FrameGone, InfraError):
-            return LivePage(cookies=cookies, sent=self._sent)
+            return LivePage(cookies=cookies, sent=self._sent.fields)
         forms = {id(each.form): each.form for each in fields.values() if each.form}
         hidden = [(form.action, dict(form.hidden)) for form in forms.values()]
-        return LivePage(hidden, metas, cookies, self._sent)
+        return LivePage(hidden, metas, cookies, self._sent.fields)

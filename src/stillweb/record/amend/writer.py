@@ -21,6 +21,7 @@ from stillweb.matching.captures import MEANT
 from stillweb.matching.rules import Rule, Rules
 from stillweb.model import BUSY, MUTATIONS, Capture, Exchange, Request
 from stillweb.record.amend.plan import SealedIndex, identity, keys_of
+from stillweb.record.tokens import issues_token
 
 # Refusals that are due to the state of the resource (RFC 9110 §15.5) and not to a missing token: not allowed,
 # conflict, gone. A page itself would get the same.
@@ -113,6 +114,7 @@ class NewOnlyWriter(CollectionWriter):
             return _omitted(exchange)
         # A busy site must be asked again, and its error must not be replayed.
         refusal = response.status >= 400 and response.status not in _OF_THE_RESOURCE
+        refusal = refusal or issues_token(response)
         refused = request.method in MUTATIONS and refusal and not self._refusals
         failed = refused or response.status in BUSY
         # This run also writes each key once; requests that differ only in their fields are wanted by

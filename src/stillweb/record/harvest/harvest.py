@@ -67,7 +67,7 @@ from stillweb.record.harvest.signin import signed_in
 from stillweb.record.recording import begin_addition, repair_archive
 from stillweb.record.redaction.redactor import secrets_of, write_redacted
 from stillweb.record.redaction.sweep import sweep
-from stillweb.record.tokens import CsrfTokens
+from stillweb.record.tokens import CsrfTokens, issues_token
 
 _PAGES_SHARE = 0.7  # share of the time that pages may use before writes of scripts are sent
 _WRITES_LEAST = 15.0  # seconds for the writes of scripts, once they are planned
@@ -429,7 +429,8 @@ class _Harvest:
                 exchange = await self._fetch_plain(fetcher, request)
                 if exchange is None:
                     continue
-                if request.body is not None and exchange.response.status in WITHOUT_PAGE:
+                status, is_refused = exchange.response.status, issues_token(exchange.response)
+                if request.body is not None and (status in WITHOUT_PAGE or is_refused):
                     continue
                 if not is_wanted(exchange):
                     self.pages.refused.update([request.key] if is_refusal(exchange) else ())

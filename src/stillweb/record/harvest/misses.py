@@ -257,7 +257,9 @@ def _asks(url: str, values: list[tuple[str, Any]]) -> bool:
         return _GRAPHQL_QUERY.match(query) is not None
     if any(value is True and DRY_RUN.search(path) for path, value in values):
         return True
-    return _READS.search(urlsplit(url).path) is not None
+    # JSON-RPC names the operation in the body (JSON-RPC 2.0 §4; Transmission's RPC).
+    names = [urlsplit(url).path, *(str(value) for path, value in values if path == "method")]
+    return any(map(_READS.search, names))
 
 
 def _json_leaves(path: str, content: Any) -> Iterator[tuple[str, Any]]:
