@@ -83,11 +83,7 @@ async def create_lease(caller: CallerOf, request: Request, given: models.LeaseRe
         held = await (acquiring if given.request_id else while_connected(request, acquiring))
         if start is None:
             return {**_info(held), "reset": None}
-        try:
-            stepped = await engine.reset(held, start)
-        except BaseException:
-            await engine.leases.release(held)  # the client never learns its identifier
-            raise
+        stepped = await caller.start_or_release(held, start)
         return {**_info(held), "reset": step_result(held, stepped)}
 
     key = "\n".join((caller.client, given.owner, given.request_id)) if given.request_id else ""

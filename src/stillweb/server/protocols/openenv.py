@@ -61,14 +61,11 @@ def router(prefix: str) -> APIRouter:
 
 async def reset(caller: CallerOf, given: Given) -> Response:
     """Start an episode in a new lease (`metadata.episode_id`), or in that of a given `episode_id`."""
-    episode_id = given.get("episode_id")
-    held = caller.lease(str(episode_id)) if episode_id else await caller.acquire("openenv")
-    try:
-        return JsonResponse(await _reset(caller.engine, held, given))
-    except StillwebError:
-        if not episode_id:
-            await caller.engine.leases.release(held)
-        raise
+    if episode_id := given.get("episode_id"):
+        return JsonResponse(await _reset(caller.engine, caller.lease(str(episode_id)), given))
+    start = _start(caller.engine, given)
+    held = await caller.acquire("openenv")
+    return JsonResponse(_result(held, await caller.start_or_release(held, start)))
 
 
 async def step(caller: CallerOf, given: Given) -> Response:

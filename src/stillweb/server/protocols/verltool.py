@@ -93,11 +93,7 @@ class TrajectoryLeases:
                 return caller.lease(lease), None
             start = Start.of(self._engine.options.tasks, fields, "extra_fields")
             held = await caller.acquire(f"verl-tool {trajectory}", wait=_WAIT)
-            try:
-                started = await self._engine.reset(held, start)
-            except StillwebError:
-                await self._engine.leases.release(held)
-                raise
+            started = await caller.start_or_release(held, start)
             self._forget()
             self._leases[key] = held.lease.id
             return held, started

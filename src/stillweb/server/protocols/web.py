@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 from starlette.requests import HTTPConnection
 
 from stillweb import clock
-from stillweb.server.engine import Engine, Stepped
+from stillweb.server.engine import Engine, Start, Stepped
 from stillweb.server.failures import FailureKind, RequestRefused
 from stillweb.server.keys import KeyHolder
 from stillweb.server.leases.held import HeldLease
@@ -43,6 +43,14 @@ class Caller:
     async def acquire(self, owner: str, **terms: Any) -> HeldLease:
         """Grant a lease to the client; see `LeaseManager.acquire`."""
         return await self.engine.leases.acquire(owner, client=self.client, **terms)
+
+    async def start_or_release(self, held: HeldLease, start: Start) -> Stepped:
+        """Start the first episode of a new lease; if that fails, end the lease, whose id no client knows."""
+        try:
+            return await self.engine.reset(held, start)
+        except BaseException:
+            await self.engine.leases.release(held)
+            raise
 
 
 def holder_of(connection: HTTPConnection) -> KeyHolder:
