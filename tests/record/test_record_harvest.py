@@ -189,6 +189,9 @@ def test_a_link_with_another_method_is_a_form():
         "https://a.test/unlink/1",
         [("csrf_token", "A")],
     )
+    form = "<form method=post><input type=hidden name=form_key value=C></form>"
+    magento = page(f"{form}<a href=/d data-method=post>D</a>")
+    assert PostForm("", magento.posts[-1], None).pairs(magento.posts[-1]) == [("form_key", "C")]
     metas = "<meta name=csrf-param content=authenticity_token><meta name=csrf-token content=B>"
     (post,) = page(f"{metas}<a href=/things/1 data-method=delete>Delete</a>").posts
     assert PostForm("", post, None).pairs(post) == [("_method", "delete"), ("authenticity_token", "B")]

@@ -394,7 +394,7 @@ def _first_planned(
     """Return the next plan of a generator; an instance without a way may have one from another page."""
     for candidate in generator:
         instance = (candidate.family, candidate.slots)
-        place = (planner.views(candidate.visits[-1]), candidate.template)
+        place = (planner.site.views(candidate.visits[-1]), candidate.template)
         if instance in seen or candidate.goal in seen or crowded[place] >= most:
             continue
         plan = planner.plan(candidate, "candidate")

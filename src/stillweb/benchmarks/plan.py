@@ -68,7 +68,7 @@ class TaskPlanner:
     def __init__(
         self, site: SiteMap, parts: Mapping[str, str], collection: str, seed: int, starts: int
     ) -> None:
-        self._site = site
+        self.site = site
         self._parts = parts
         self._collection = collection
         self._seed = seed
@@ -78,15 +78,15 @@ class TaskPlanner:
     def _start_pages(self, part: str, most: int) -> tuple[str, ...]:
         """Return pages from which most pages of a part are a few clicks away, greedily."""
         reach: defaultdict[str, set[frozenset[str]]] = defaultdict(set)
-        within, views = self._within[part], self._site.views
+        within, views = self._within[part], self.site.views
         named = {min(views(url), key=lambda view: (len(view), view)) for url in within}
         for target in within:
-            for start, way in self._site.ways_to(target, within, _LONGEST).items():
+            for start, way in self.site.ways_to(target, within, _LONGEST).items():
                 if way and start in named:
                     reach[start].add(views(target))
-        short = {url: pages for url, pages in reach.items() if len(self._site.pages[url].text) <= _SHORT}
+        short = {url: pages for url, pages in reach.items() if len(self.site.pages[url].text) <= _SHORT}
         reach = defaultdict(set, short or reach)
-        chosen = [url for url in self._site.starts if url in within][:1]
+        chosen = [url for url in self.site.starts if url in within][:1]
         left = set(map(views, within)).difference(*(reach[url] for url in chosen))
         while len(chosen) < most:
             rest = [url for url in sorted(reach) if not views(url).intersection(chosen)]
@@ -97,13 +97,9 @@ class TaskPlanner:
             left -= reach[best]
         # Further tasks begin on the page that they are about: no page leads to it.
         alone = [url for url in named if views(url) in left]
-        alone.sort(key=lambda url: (-len(self._site.pages[url].links), url))
-        starts = [url for url in self._site.starts if url in within and views(url) in left]
+        alone.sort(key=lambda url: (-len(self.site.pages[url].links), url))
+        starts = [url for url in self.site.starts if url in within and views(url) in left]
         return tuple(dict.fromkeys(chosen + starts + alone))[:most]
-
-    def views(self, url: str) -> frozenset[str]:
-        """Return the URLs of the views of a page."""
-        return self._site.views(url)
 
     def plan(
         self, candidate: TaskCandidate, task_id: str, without: frozenset[str] = frozenset()
@@ -165,7 +161,7 @@ class TaskPlanner:
         candidate, without = plan.candidate, plan.without
         sent = candidate.evaluation
         if hidden is not None:
-            self._site.forget(hidden)
+            self.site.forget(hidden)
         elif failed.startswith("walks"):
             without |= {plan.task.start_url}
         elif failed == "oracle: reward" and isinstance(sent, RequestEvaluator) and sent.only:
@@ -191,7 +187,7 @@ class TaskPlanner:
         ways, page = [firsts[start]], start
         for urls in visits[1:]:
             page = ways[-1][-1].target if ways[-1] else page
-            found = [self._site.way(page, url, self._within[part], _LEG) for url in urls]
+            found = [self.site.way(page, url, self._within[part], _LEG) for url in urls]
             way = min((each for each in found if each is not None), key=len, default=None)
             if way is None:
                 return None
@@ -201,13 +197,13 @@ class TaskPlanner:
     def _urls(self, candidate: TaskCandidate, visit: str) -> tuple[str, ...]:
         """Return the URLs at which a visited page can be read; controls are used at its own URL."""
         acts = candidate.acts or candidate.lands or candidate.template in _AT_ITS_URL
-        return (visit,) if acts else self._site.alike(visit)
+        return (visit,) if acts else self.site.alike(visit)
 
     def _first_ways(self, candidate: TaskCandidate, urls: Sequence[str], part: str) -> dict[str, SiteWay]:
         """Return the shortest way to one of several pages from each start page."""
         found: dict[str, SiteWay] = {}
         for url in urls:
-            ways = self._site.ways_to(url, self._within[part], _LONGEST)
+            ways = self.site.ways_to(url, self._within[part], _LONGEST)
             for start in self.starts[part]:
                 way = ways.get(start)
                 if way and start not in urls and (start not in found or len(way) < len(found[start])):
@@ -218,7 +214,7 @@ class TaskPlanner:
 
     def _other(self, step: SiteStep, part: str) -> SiteStep | None:
         """Return another link of the page of a step, the next one after it if possible."""
-        steps = [each for each in self._site.edges[step.page] if each.target in self._within[part]]
+        steps = [each for each in self.site.edges[step.page] if each.target in self._within[part]]
         after = steps[steps.index(step) + 1 :] if step in steps else ()
         return next((each for each in (*after, *steps) if each.target != step.target), None)
 

@@ -236,12 +236,12 @@ def _json_without(value: Any, path: JsonPath, taken: set[int | JsonPath]) -> Any
 
 # Names of CSRF tokens in Django, Rails, ASP.NET, Magento, Drupal, WordPress, DokuWiki.
 _CSRF = re.compile(
-    r"csrf|xsrf|sectok|nonce|authenticity_token|requestverificationtoken|form_(key|token|build_id)|^_?token$",
+    r"csrf|xsrf|sectok|nonce|authenticity_?token|requestverificationtoken|form_(key|token|build_id)|^_?token$",
     re.IGNORECASE,
 )
-# A member of JSON may be called nonce or token for other reasons.
-_CSRF_MEMBER = re.compile(
-    r"(?:csrf|xsrf)[\w-]*$|authenticity_token$|requestverificationtoken$", re.IGNORECASE
+# A member of JSON or a parameter of a link may be called nonce or token for other reasons.
+_CSRF_ONLY = re.compile(
+    r"(?:csrf|xsrf)[\w-]*$|authenticity_?token$|requestverificationtoken$|sectok$", re.IGNORECASE
 )
 _SAFE = frozenset({"GET", "HEAD"})
 
@@ -250,4 +250,9 @@ def is_csrf(where: Where, name: str, method: str) -> bool:
     """Return True if the name of a location is that of a page's CSRF token in a known framework."""
     if method in _SAFE or where not in (Where.FORM, Where.MULTIPART, Where.JSON):
         return False
-    return (_CSRF_MEMBER if where is Where.JSON else _CSRF).search(name) is not None
+    return names_csrf(name) if where is Where.JSON else _CSRF.search(name) is not None
+
+
+def names_csrf(name: str) -> bool:
+    """Return True if a name is that of a CSRF token, wherever it is."""
+    return _CSRF_ONLY.search(name) is not None

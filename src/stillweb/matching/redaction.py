@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote, unquote_plus, unquote_to_bytes
 
-import re2
-
 from stillweb.errors import CollectionError
 from stillweb.matching.parts import Where
 from stillweb.matching.protobuf import PROTOBUF, field_name, replace_strings
+from stillweb.matching.values import linear_regex
 from stillweb.model import Request, header
 from stillweb.urls import host_of
 
@@ -238,12 +237,10 @@ def may_be_escaped(text: bytes) -> bool:
 
 @cache
 def _escapes() -> Any:
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
     escapes = (
         rb"\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|&#x?[0-9A-Fa-f]{1,3};|%[0-9A-Fa-f]{2}|\x00[^\x00]|[^\x00]\x00"
     )
-    return re2.compile(rb"(?s)(?:%s){%d}" % (escapes, _MIN_CODED), options)
+    return linear_regex(rb"(?s)(?:%s){%d}" % (escapes, _MIN_CODED))
 
 
 def _is_coded(secret: bytes, placeholder: bytes) -> bool:

@@ -26,14 +26,13 @@ from functools import lru_cache
 from hashlib import blake2b, sha256
 from importlib.resources import files
 
-import re2
 import yaml
 
 from stillweb.errors import CollectionError
 from stillweb.matching.keys import KEY_SIZE
 from stillweb.matching.pagetimes import Instant, TimedText, distances, microseconds
 from stillweb.matching.parts import Leaf, Parts, Where
-from stillweb.matching.values import CLOCK, COUNTER, SET, SHAPES, elements, fits
+from stillweb.matching.values import CLOCK, COUNTER, SET, SHAPES, elements, fits, linear_regex
 from stillweb.model import Request, header
 
 VERSION = "1"
@@ -526,10 +525,7 @@ def _path_glob(pattern: str) -> Matcher:
 
 def _matcher(regex: str) -> Matcher:
     """Return a function that compares whole texts in linear time: globs come from archives, too."""
-    options = re2.Options()
-    options.log_errors = False
-    options.encoding = re2.Options.Encoding.LATIN1  # of the bytes: URLs may hold lone surrogates
-    compiled = re2.compile(regex.encode("utf-8", "surrogatepass"), options)
+    compiled = linear_regex(regex.encode("utf-8", "surrogatepass"))  # URLs may hold lone surrogates
     return lambda text: compiled.fullmatch(text.encode("utf-8", "surrogatepass")) is not None
 
 

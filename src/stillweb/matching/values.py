@@ -10,6 +10,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
+
+import re2
 
 SET = "set"
 """Shape of a list whose order does not matter; its elements stay part of a request's identity."""
@@ -65,6 +68,20 @@ def elements(text: str) -> tuple[str, ...]:
 def shape_of(values: list[str]) -> str:
     """Return the narrowest shape that all values have."""
     return next(name for name in SHAPES if all(SHAPES[name].fullmatch(value) for value in values))
+
+
+def linear_regex(pattern: str | bytes, *, ignore_case: bool = False) -> Any:
+    """Compile a pattern with RE2, which takes linear time; a pattern of bytes matches single bytes.
+
+    Raises:
+        re2.error: if RE2 does not accept it.
+    """
+    options = re2.Options()
+    options.log_errors = False
+    options.case_sensitive = not ignore_case
+    if isinstance(pattern, bytes):
+        options.encoding = re2.Options.Encoding.LATIN1
+    return re2.compile(pattern, options)
 
 
 DAY = 86400.0

@@ -29,6 +29,7 @@ _VOLATILE = re.compile(
     r"1[0-9]{9}([0-9]{3}([0-9]{3})?)?|0\.[0-9]{6,}|"
     r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 )
+# Parameters that do not distinguish links. Exact names: a link to `?csrf_mode=off` is another one.
 _UNNAMED = frozenset(("_", "cb", "nonce", "csrf", "csrf_token", "csrfmiddlewaretoken", "sectok", "rnd"))
 _STATES = ("expanded", "pressed", "current")  # not checked, selected: those are form values
 _NAME = 120

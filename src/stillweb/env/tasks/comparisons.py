@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, urlparse
 
 import re2
 
+from stillweb.matching.values import linear_regex
 from stillweb.text import well_formed
 
 # --- task files ------------------------------------------------------------------------------------
@@ -34,10 +35,8 @@ def compile_regex(pattern: str) -> Any:
     Raises:
         ValueError: if RE2 does not accept it.
     """
-    options = re2.Options()
-    options.log_errors = False
     try:
-        return re2.compile(well_formed(pattern), options)
+        return linear_regex(well_formed(pattern))
     except re2.error as error:
         reason = error.args[0].decode("utf-8", "replace") if error.args else "unknown error"
         hint = ""

@@ -147,6 +147,7 @@ TokenField = tuple[Where, str]
 _BY_COOKIE = {"XSRF-TOKEN": "x-xsrf-token", "csrftoken": "x-csrftoken"}
 _BY_META = {"csrf-token": "x-csrf-token", "_csrf": "x-csrf-token"}
 _OTHER_FIELD = "x-csrf-token"  # for cookies of other names, such as Flask-SeaSurf's or OctoPrint's
+# Narrower than `names_csrf`: ASP.NET's cookie `__RequestVerificationToken` differs from the token to send.
 _TOKEN_NAME = re.compile(r"csrf|xsrf", re.IGNORECASE)
 
 

@@ -24,6 +24,7 @@ from stillweb.collections.limits import load_json
 from stillweb.collections.misses import Missed
 from stillweb.errors import LimitExceeded
 from stillweb.matching.captures import MEANT
+from stillweb.matching.parts import names_csrf
 from stillweb.matching.transports import is_live
 from stillweb.matching.values import ValueKind, kind_of
 from stillweb.model import MUTATIONS, Headers, Request, header
@@ -58,8 +59,7 @@ SWITCHED |= {other: value for value, other in SWITCHED.items()}
 """The other value of a checkbox, and of the direction of an order."""
 _GRAPHQL_QUERY = re.compile(r"\s*(?:query\b|\{)(?![\s\S]*\bmutation\b)")
 TOKEN = re.compile(r"csrf|xsrf|token|nonce|sectok|verif", re.IGNORECASE)
-"""Names of fields whose value belongs to one visit or page."""
-_CSRF = re.compile(r"csrf|xsrf|authenticity_?token|sectok", re.IGNORECASE)
+"""Names of values that may belong to one visit. Wider than `is_csrf`: a wrong guess loses one request."""
 _OF_VISIT = re.compile(rf"{TOKEN.pattern}|session|auth", re.IGNORECASE)
 
 
@@ -248,7 +248,7 @@ def json_values(request: Request) -> list[tuple[str, Any]] | None:
 
 def writes_by_link(url: str) -> bool:
     """Return whether a link has a CSRF token in its query: it changes the site, and belongs to one visit."""
-    return any(value and _CSRF.search(name) for name, value in parse_qsl(urlsplit(url).query))
+    return any(value and names_csrf(name) for name, value in parse_qsl(urlsplit(url).query))
 
 
 def _asks(url: str, values: list[tuple[str, Any]]) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from stillweb.matching.parts import Where, is_csrf
 from stillweb.record.crawl.scope import page_url
 from stillweb.record.harvest.tree import parse_tree
 from stillweb.record.htmlforms import HtmlForm, Input
@@ -64,7 +65,6 @@ _LINK_RELS = {
 _ON_THE_WIRE = re.compile(r"https?://[a-z0-9.-]+(?::[0-9]+)?/[\x21\x23-\x3b\x3d\x3f-\x7e]*")
 _SCRIPTED = ("data-", "hx-", "up-")  # attributes that scripts read
 _TABLE_PARTS = frozenset(("table", "thead", "tbody", "tfoot", "tr"))
-_TOKEN_FIELD = re.compile(r"csrf|xsrf|authenticity|_token$", re.IGNORECASE)
 _DATA_IMAGE = re.compile(r"\.(?:avif|gif|jpe?g|png|svg|webp)(?:\?|$)", re.IGNORECASE)
 
 
@@ -320,7 +320,9 @@ def _forms_of_links(
         _attribute(each, "name"): _attribute(each, "content") for each in tree.css("meta[name][content]")
     }
     param, token = metas.get("csrf-param"), metas.get("csrf-token", "")
-    known = next((each for form in forms for each in form.fields if _TOKEN_FIELD.search(each.name)), None)
+    known = next(
+        (each for form in forms for each in form.fields if is_csrf(Where.FORM, each.name, "POST")), None
+    )
     for method, link in links:
         # Controls that delete are known by their names, and "Remove" may be one.
         text = f"delete: {link.text}" if method == "delete" else link.text

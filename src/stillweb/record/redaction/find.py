@@ -17,11 +17,11 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import unquote
 
-import re2
 import yaml
 
 from stillweb.matching.parts import Parts, Where
 from stillweb.matching.redaction import CREDENTIALS, ELEMENT, canonical, cookie_pairs, listed_fields
+from stillweb.matching.values import linear_regex
 from stillweb.model import MUTATIONS, Request, Response
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
@@ -257,13 +257,10 @@ def _secret_names() -> Any:
     stems = {str(stem) for stems in listed for stem in stems}
     stems = {stem for stem in stems if not any(other in stem for other in stems if other != stem)}
     spelled = "|".join("[_.$-]*".join(stem) for stem in sorted(stems))
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.case_sensitive = False
     name = rf"(?:{spelled})[^\x00-\x20\"'&;:=]{{0,63}}"
-    return re2.compile(
+    return linear_regex(
         rf"""{name}(?:["'&;]|&quot;)?\s{{0,4}}[:=]\s{{0,4}}(?:["']|&quot;)[\x21-\x7e]{{8}}""".encode(),
-        options,
+        ignore_case=True,
     )
 
 

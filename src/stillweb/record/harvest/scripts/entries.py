@@ -164,7 +164,7 @@ class _Texts:
         """The texts in order, decoded."""
         return [*map(unquote, self.segments), *self.values]
 
-    def with_others(self, new: Mapping[str, str]) -> PlainRequest:
+    def with_values(self, new: Mapping[str, str]) -> PlainRequest:
         """Return the request with other texts wherever it has the given ones."""
         parts = urlsplit(self.request.url)
         path = "/".join(
@@ -218,7 +218,7 @@ class _Kind:
         for value, entry in sorted(entries.items(), key=lambda each: is_unlike(each[1])):
             if value not in self.values and all(name in entry for _, name in self.rest):
                 rest = {texts[place]: entry[name] for place, name in self.rest}
-                yield example.with_others({**rest, texts[self.at]: value})
+                yield example.with_values({**rest, texts[self.at]: value})
 
     def _is_count(self, example: _Texts) -> bool:
         """Return whether the values may be pages or limits: short numbers, and no name of an entry."""
