@@ -16,8 +16,10 @@ import yaml
 
 from stillweb.cli import cli
 from stillweb.diff.compare.settings import read_settings
-from stillweb.env.tasks.native import native_tasks
+from stillweb.env import action_schema
+from stillweb.env.tasks.native import native_schema, native_tasks
 from stillweb.matching.rules import Rules
+from stillweb.matching.values import SHAPES
 from stillweb.record.explore.values import read_values
 from stillweb.record.forms.scripts import read_scripts
 from stillweb.record.login.steps import read_login
@@ -142,7 +144,7 @@ def _files_of(page: str) -> list[str]:
 
 
 def test_task_files_of_the_documentation():
-    for page in ("tutorial/index.md", "reference/tasks.md"):
+    for page in ("../README.md", "tutorial/index.md", "reference/tasks.md"):
         for text in _files_of(page):
             assert native_tasks(text, source=page)
 
@@ -152,6 +154,25 @@ def test_a_request_evaluator_of_the_documentation():
     task = "stillweb_tasks: 1\ntasks:\n  - id: t\n    goal: g\n    start_url: https://shop.example/\n"
     (loaded,) = native_tasks(task + fragment, source="tasks.md")
     assert loaded.evaluation.only
+
+
+def _evaluator_types() -> list[str]:
+    members = (each.get("properties", {}) for each in native_schema()["$defs"].values())
+    types = {each["type"]["const"] for each in members if "const" in each.get("type", {})}
+    return sorted(types - {"unsupported"})  # made by the readers of other formats; see the column `needs`
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("actions.md", action_schema()["properties"]["action"]["enum"]),
+        ("tasks.md", _evaluator_types()),
+        ("rules.md", list(SHAPES)),
+    ],
+)
+def test_every_name_is_in_its_reference_page(page, names):
+    text = (REPO / "docs" / "reference" / page).read_text("utf-8")
+    assert [name for name in names if f"`{name}`" not in text] == []
 
 
 @pytest.mark.parametrize("page", ["explanation/matching.md", "reference/rules.md"])

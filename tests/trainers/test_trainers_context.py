@@ -78,7 +78,7 @@ def test_messages_are_those_of_the_file(name):
     path = MESSAGES / f"{name}.json"
     if os.environ.get("STILLWEB_WRITE"):
         path.write_text(messages)
-    assert messages == path.read_text()
+    assert messages == path.read_text(), "if the change is intended: STILLWEB_WRITE=1 pytest THIS FILE"
 
 
 def test_what_the_files_are_there_to_show():
