@@ -69,7 +69,7 @@ _LONGEST = 300
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """How tasks are audited."""
+    """Options of `audit_tasks`."""
 
     jobs: Annotated[int, Option("Tasks to play at a time.", min=1)] = 4
     runs: Annotated[int, Option("Runs of each oracle.", min=1)] = 3
@@ -79,7 +79,12 @@ class AuditOptions:
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """Something about one task."""
+    """A fault or remark about one task.
+
+    Attributes:
+        task: its id.
+        kind: name of the check, such as those in the report.
+    """
 
     task: str
     severity: Severity

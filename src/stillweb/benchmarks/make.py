@@ -63,7 +63,7 @@ _WAVE = 16  # candidates that are proved before the next ones are chosen, whatev
 
 @dataclass(frozen=True, slots=True)
 class MakeOptions:
-    """How tasks are made.
+    """Options of `make_tasks`.
 
     Attributes:
         pictures: whether the report gets screenshots.
@@ -109,7 +109,7 @@ class MakeOptions:
 
 @dataclass(frozen=True, slots=True)
 class MadeTask:
-    """A proved task, and what the proofs gave."""
+    """A proved task, and the results of its proofs."""
 
     task: Task
     proof: ProofResult

@@ -71,7 +71,7 @@ class OracleRun:
 
 
 def action_of(step: Step, observation: Observation) -> dict[str, Any]:
-    """Return a step as an action on the observed page.
+    """Return a step of an oracle as the JSON object of an action, with the bid of its control on the page.
 
     Raises:
         LookupError: if the page shows no such control.

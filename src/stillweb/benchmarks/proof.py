@@ -59,9 +59,11 @@ _PLAYS = 256  # oracles' episodes that are kept; an evicted one is played again 
 
 @dataclass(frozen=True, slots=True)
 class ProofOptions:
-    """How often things are tried.
+    """Options of `TaskProver`.
 
     Attributes:
+        runs: runs of the oracle, all of which must succeed.
+        walk_steps: actions of each walk.
         walks: random walks from a start page.
         pictures: whether screenshots are taken of the start and the end.
     """

@@ -20,7 +20,7 @@ _LANGUAGE_TAG = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")  # RFC 5646, in
 
 
 class Level(StrEnum):
-    """How much of a page is pinned. Recordings and trajectories store it."""
+    """Determinism level: the parts of a page that are pinned. Recordings and trajectories store it."""
 
     LIVE = "live"
     """Nothing is changed."""

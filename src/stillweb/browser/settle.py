@@ -57,6 +57,7 @@ class Settled:
     """Result of `settle`.
 
     Attributes:
+        settled: False if the time limit ended the wait.
         reason: one clause; names every request in flight, oldest first.
         waited: real seconds.
         virtual_ms: advance of the page's clock; 0 below level CLOCK.

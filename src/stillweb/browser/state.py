@@ -45,7 +45,7 @@ states: WeakKeyDictionary[BrowserContext, PinnedState] = WeakKeyDictionary()
 
 
 def state_of(context: BrowserContext) -> PinnedState:
-    """Return the state of a context.
+    """Return pinning, clock and level-specific parts of a context that `open_context` opened.
 
     Raises:
         UsageError: if `open_context` did not open it.

@@ -72,6 +72,9 @@ def trust_recipe(ca: CertAuthority, target: str) -> TrustInstructions:
 def write_bundle(ca: CertAuthority, path: Path | None = None) -> Path:
     """Write this machine's root certificates and the CA into one PEM file, and return its path.
 
+    Args:
+        path: file to write; None for `python-bundle.pem` in the folder of the CA.
+
     Python's `SSL_CERT_FILE` and `REQUESTS_CA_BUNDLE` replace the list of roots; they do not extend it.
 
     Raises:

@@ -170,7 +170,7 @@ def causes_of(
 
     Args:
         avoid: controls that the recorder leaves alone; None for those of its defaults.
-        recorded_at: time of the recording, as its manifest has it.
+        recorded_at: time of the recording, 14 digits UTC; "" if unknown.
     """
     avoid = avoid or AvoidRules.of()
     timed = _with_time(result.misses(), recorded_at)

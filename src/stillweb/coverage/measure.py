@@ -42,7 +42,7 @@ _SESSIONS_LEAST = 2  # that start in any case
 
 @dataclass(frozen=True, slots=True)
 class CoverageOptions:
-    """How the walks go.
+    """Options of a measurement.
 
     Attributes:
         first_seed: seed of each agent's first walk; the others follow it.

@@ -177,6 +177,8 @@ class LedgerEntry:
     Attributes:
         seq: number of the request in its session, from 1.
         status: as sent.
+        tier: kind of match, see docs/reference/ledger.md.
+        reason: one clause that says why.
         bytes: of the body as sent.
         ms: from the complete request to the last byte handed to the network.
         resource: destination in the browser (`Sec-Fetch-Dest`); "" if it sent none.
@@ -221,6 +223,7 @@ class Ledger:
     closed: bool = False
 
     def of(self, tier: Tier | str) -> tuple[LedgerEntry, ...]:
+        """Return the entries of a tier."""
         return tuple(entry for entry in self.entries if entry.tier == tier)
 
     @property

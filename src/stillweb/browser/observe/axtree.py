@@ -106,6 +106,8 @@ class AxNode:
 
 @dataclass(frozen=True, slots=True)
 class AxTree:
+    """Flattened accessibility tree of a page and its frames, in document order."""
+
     nodes: tuple[AxNode, ...]
 
     @property
@@ -114,6 +116,7 @@ class AxTree:
         return "\n".join("\t" * node.depth + node.line() for node in self.nodes)
 
     def find(self, bid: str) -> AxNode | None:
+        """Return the node with a bid, None if the tree has none."""
         return next((node for node in self.nodes if node.bid == bid), None)
 
 

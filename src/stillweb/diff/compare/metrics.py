@@ -42,7 +42,7 @@ _NO_WEIGHT = frozenset({"ping", "beacon", "preflight", "cspviolationreport"})
 
 
 class ResourceAgreement(StrEnum):
-    """How a recorded resource and its replay relate."""
+    """Relation of a recorded resource to its replay."""
 
     AGREE = "agree"
     DIFFERS = "differs"  # requested on both sides, with different statuses
@@ -51,7 +51,7 @@ class ResourceAgreement(StrEnum):
 
 
 class BodyAgreement(StrEnum):
-    """How the bodies of a recorded response and its replay relate."""
+    """Relation of the body of a recorded response to that of its replay."""
 
     SAME = "same"
     DIFFERS = "differs"

@@ -90,13 +90,13 @@ class PixelDiff:
     """Result of comparing two pictures.
 
     Attributes:
-        score: share of equal pixels.
+        score: share of equal pixels, 0 to 1.
         differing: number of pixels that differ visibly.
         total: pixels of the area that the pictures cover together.
         box: left, top, right, bottom of the differing area, or None.
         overlay: PNG of the recorded picture, faded, with differing pixels marked; b"" if none differ.
-        note: different sizes or an unreadable picture.
-        ssim: structural similarity.
+        note: different sizes, or an unreadable picture, which has score 0; "" otherwise.
+        ssim: structural similarity, 1.0 for equal pictures.
     """
 
     score: float

@@ -119,7 +119,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class InvalidAction:
-    """An error of the agent; `problems` lists everything that is wrong."""
+    """An action that the agent got wrong; `problems` has a clause for each fault."""
 
     problems: tuple[str, ...]
 

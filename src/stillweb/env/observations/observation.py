@@ -133,6 +133,8 @@ _PICTURE = ObservationForm(Observe.SCREENSHOT, viewport=True)
 
 @dataclass(frozen=True, slots=True)
 class Tab:
+    """An open tab; `index` counts from 0, as in the action `switch_tab`."""
+
     index: int
     url: str
     title: str

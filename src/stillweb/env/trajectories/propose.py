@@ -31,9 +31,14 @@ _WEIGHTS = {"click": 10, "fill": 4, "select": 3, "scroll": 2, "hover": 1, "back"
 async def propose_trace(
     env: Env, url: str, seed: int, steps: int = 20, *, name: str = "", task: Task | None = None
 ) -> Trace:
-    """Make a trace of `steps` actions by performing them in a new episode, of a task or at `url`.
+    """Make a trace of at most `steps` random actions by performing them in a new episode of `env`.
 
     The trace ends early if the page ends the episode.
+
+    Args:
+        url: start page; a `task` has its own.
+        seed: seed of the choice of actions. The page keeps the seed of the task or the recording.
+        name: label of the trace; "" makes one of the seed.
 
     Raises:
         UsageError: if the environment does not observe the accessibility tree.

@@ -38,6 +38,8 @@ Agent = Callable[["Task"], Policy | Awaitable[Policy]]
 
 
 class Outcome(StrEnum):
+    """End of an episode; only `ok` has a reward."""
+
     OK = "ok"
     INFRA_ERROR = "infra_error"
     TASK_ERROR = "task_error"

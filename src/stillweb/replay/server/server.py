@@ -84,7 +84,7 @@ def parse_ports(text: str) -> range | None:
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """How to serve.
+    """Options of a replay server.
 
     Attributes:
         drain: seconds that responses have to finish on shutdown, and that a refused client has to read the

@@ -83,10 +83,11 @@ class JudgedSample:
 def judge(
     outcome: Outcome, reward: float | None, failures: FailureHandling, *, attempt: int = 1, error: str = ""
 ) -> JudgedSample:
-    """Decide what becomes of an episode.
+    """Return whether a trainer keeps, repeats, masks or drops an episode.
 
     Args:
-        reward: reward of the episode, if and only if the outcome is `ok`.
+        reward: reward of the episode, if and only if the outcome is `ok`; None otherwise.
+        failures: policy for episodes that failed.
         attempt: number of this attempt, from 1.
         error: message of the failure.
 

@@ -65,7 +65,7 @@ class _LeaseProvider(Protocol):
 
 
 class EpisodeSource(LoopThread):
-    """Grants leases to callers of any event loop, or of none; `open_source` creates it.
+    """Source of leases for callers of any event loop, or of none; `open_source` creates it.
 
     Args:
         provider: creates the provider of the leases, in the loop of this source.
@@ -79,7 +79,14 @@ class EpisodeSource(LoopThread):
     async def lease(
         self, owner: str = "stillweb", *, ttl: float | None = None, wait: float = 600.0, beat: bool = True
     ) -> EpisodeLease:
-        """Lease a session, see `RolloutClient.lease`; await it in the loop of this source."""
+        """Lease a session; await it in the loop of this source.
+
+        Args:
+            owner: label that the server's monitor shows.
+            ttl: seconds of silence after which the lease ends; None for the server's value.
+            wait: seconds to wait for a free session.
+            beat: whether to renew the lease while the policy thinks.
+        """
         if self._provider is None or (self._provider.done() and self._provider.exception()):
             self._provider = asyncio.ensure_future(self._create())
         provider = await asyncio.shield(self._provider)

@@ -34,7 +34,7 @@ class ToolOptions:
         owner: label that the server's monitor shows.
         ttl: seconds of silence after which the server takes the session back; None for the server's value.
         beat: whether to renew the lease while the policy thinks; only for callers that always close.
-        first: "show" or "act", see the module.
+        first: the first call opens the start page, and with "show" shows it, with "act" also acts.
         limit: maximum number of characters of a reply; 0 for no limit.
         attempts: attempts to open the start page.
         pictures: whether to fetch observed pictures.
