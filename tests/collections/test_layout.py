@@ -55,7 +55,12 @@ def test_a_manifest_round_trips_and_keeps_what_it_does_not_know(tmp_path):
     assert [path.name for path in collection.path.glob("*.part")] == []
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"version": 99}'])
+NESTED = '{"login": ' + "[" * 900 + "]" * 900 + "}"
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"version": 99}', '{"login": 1e999}', '{"login": [NaN]}', NESTED]
+)
 def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path, text):
     collection = Collection.create(tmp_path, "a")
     collection.manifest_file.write_text(text)

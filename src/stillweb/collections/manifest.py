@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ _OF_PACK = {
     *("format", "version", "entries", "keys", "bodies", "files"),
     *("rules", "default_rules", "sealing", "branches"),
 }
+
+
+_MOST_LEVELS = 100  # of lists and objects; writers and copies of a manifest are recursive
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,19 @@ class Manifest:
                 raise ValueError(f"{name} is {value!r}")
         if values.get("version", VERSION) > VERSION:
             raise ValueError(f"version {values['version']}, this program reads {VERSION}")
+        _require_plain(members, _MOST_LEVELS)
         return cls(**values, extra={k: v for k, v in members.items() if k not in known})
+
+
+def _require_plain(value: Any, levels: int) -> None:
+    """Raise ValueError for a value that cannot be written again: an infinite number, or too many levels."""
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"{value} is no number of JSON (RFC 8259 §6)")
+    if isinstance(value, dict | list):
+        if not levels:
+            raise ValueError(f"it has more than {_MOST_LEVELS} levels")
+        for each in value.values() if isinstance(value, dict) else value:
+            _require_plain(each, levels - 1)
 
 
 def _dicts(name: str, value: Any) -> tuple[dict[str, Any], ...]:
