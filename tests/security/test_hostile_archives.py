@@ -36,7 +36,15 @@ from stillweb.matching.rules import Rules
 from stillweb.model import Request
 
 ONCE_WRONG = (
-    *("cdxj-filename-1", "cdxj-filename-16", "cdxj-method-0", "cdxj-mime-3", "cdxj-url-2", "cdxj-length-20"),
+    *(
+        "cdxj-filename-1",
+        "cdxj-filename-16",
+        "cdxj-method-0",
+        "cdxj-method-13",
+        "cdxj-mime-3",
+        "cdxj-url-2",
+        "cdxj-length-20",
+    ),
     *("extra-amends.json-20", "folder-reachability.jsonl-20", "manifest-version-20", "pages-13", "pages-23"),
     *("har-escapes", "warc-uri-13", "zip-name-utf8", "arc-13"),
 )

@@ -340,7 +340,7 @@ class PackWriter:
                 packed = spool[at : at + form.record_size(spool, at)]
                 offsets.append(end)
                 end += out.write(form.ordered(packed, row, epoch, numbers[self._spool.bodies[entry]]))
-                epoch += form.scheme_and_method_at(spool, at)[1].decode() in MUTATIONS
+                epoch += form.scheme_and_method_at(spool, at)[1].decode("utf-8", "surrogatepass") in MUTATIONS
             _sync(out)
         return offsets
 
