@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from stillweb.browser import axtree, settle
+from stillweb.browser import Level, axtree, settle
 from stillweb.browser.input import actions as act
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -236,3 +236,39 @@ async def test_frames_lie_over_elements_and_elements_over_frames(rig):
             with pytest.raises(act.ActionFailed, match="is covered by") as failure:
                 await act.click(visit.page, visit.bids, await bid_of(visit, "Framed"))
             assert failure.value.kind == "obstructed"
+
+
+FIELD = """<button style="position: fixed; top: 0; left: 0; width: 50px; height: 50px"
+  onclick="t.select(); document.execCommand('copy')">Copy</button>
+  <textarea id=t autofocus style="margin: 60px"></textarea>"""
+
+
+@pytest.mark.parametrize("level", [Level.NETWORK, Level.EXACT])
+async def test_a_page_pastes_what_its_own_session_has_copied(rig, level):
+    async def copy(visit, text, keys="Control+c"):
+        await visit.page.evaluate("text => { t.value = text; t.focus(); t.select(); }", text)
+        await act.press(visit.page, keys)
+
+    async def pasted(visit):
+        await visit.page.evaluate("t.value = ''; t.focus()")
+        await act.press(visit.page, "Control+v")
+        return await visit.page.evaluate("t.value")
+
+    async with rig.visit(level) as first, rig.visit(level) as second:
+        await first.show(FIELD)
+        await second.show(FIELD)
+        await copy(first, "of the first")
+        assert await pasted(second) == ""
+        await copy(second, "of the second", keys="Control+x")
+        assert [await pasted(each) for each in (first, second)] == ["of the first", "of the second"]
+        await first.page.evaluate("t.value = 'by a script'")
+        await act.click(first.page, first.bids, (20, 20))
+        assert await pasted(second) == "of the second"
+        await act.key_down(first.page, "Control")  # held, as an agent may
+        await first.page.evaluate("t.value = ''; t.focus()")
+        await act.press(first.page, "v")
+        await act.key_up(first.page, "Control")
+        assert await first.page.evaluate("t.value") == "by a script"
+    async with rig.visit(level) as later:
+        await later.show(FIELD)
+        assert await pasted(later) == ""

@@ -29,6 +29,7 @@ class PinnedState:
         hints: client hints of the profile's user agent (`client_hints`).
         shared_workers: of the browser, below level EXACT.
         script: runs in every document after the pinning and before the page's own scripts.
+        clipboard: text that its pages copied last.
     """
 
     pinning: Pinning
@@ -39,6 +40,7 @@ class PinnedState:
     hints: Mapping[str, Any] | None = None
     shared_workers: SharedWorkers | None = None
     script: str = ""
+    clipboard: str = ""
 
 
 states: WeakKeyDictionary[BrowserContext, PinnedState] = WeakKeyDictionary()

@@ -12,7 +12,7 @@ stopped clock blocks nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page
 
 from stillweb.browser.cdp.session import PageProbe
+from stillweb.browser.input.clipboard import own_clipboard
 from stillweb.browser.input.elements import (
     ActionFailed,
     ActionTarget,
@@ -135,16 +136,16 @@ async def press(page: Page, keys: str, *, bids: Bids | None = None, bid: str = "
     if bids is not None and bid:
         await focus(page, bids, bid)
     for combination in keys.split() or [keys]:
-        await _keyboard(page, page.keyboard.press(combination), combination)
+        await _keyboard(page, page.keyboard.press, combination)
 
 
 async def key_down(page: Page, key: str) -> None:
-    await _keyboard(page, page.keyboard.down(key), key)
+    await _keyboard(page, page.keyboard.down, key)
     hold_modifier(page, key, down=True)
 
 
 async def key_up(page: Page, key: str) -> None:
-    await _keyboard(page, page.keyboard.up(key), key)
+    await _keyboard(page, page.keyboard.up, key)
     hold_modifier(page, key, down=False)
 
 
@@ -157,7 +158,7 @@ async def type_text(page: Page, text: str, *, bids: Bids | None = None, bid: Tar
     else:
         await focus(page, bids, bid)
         await ask(await find(page, bids, bid), "caretToEnd")
-    await _keyboard(page, page.keyboard.type(text), text)
+    await _keyboard(page, page.keyboard.type, text)
 
 
 async def focus(page: Page, bids: Bids, bid: str) -> None:
@@ -242,9 +243,10 @@ async def _send_key(probe: PageProbe, kind: str, character: str) -> None:
     await probe.send("Input.dispatchKeyEvent", type=kind, key=character, code=code, **number)
 
 
-async def _keyboard(page: Page, pressed: Any, keys: str) -> None:
+async def _keyboard(page: Page, use: Callable[[str], Awaitable[None]], keys: str) -> None:
     try:
-        await pressed
+        async with own_clipboard(page, keys):
+            await use(keys)
     except PlaywrightError as error:
         if "Unknown key" in error.message:
             raise ActionFailed(f"no key is called {keys!r}", "unsuitable") from error

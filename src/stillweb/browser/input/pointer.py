@@ -193,6 +193,10 @@ def hold_modifier(page: Page, key: str, *, down: bool) -> None:
     held.modifiers = held.modifiers | bit if down else held.modifiers & ~bit
 
 
+def holds_modifier(page: Page) -> bool:
+    return page in _held and _held[page].modifiers != 0
+
+
 async def _pending_event(future: asyncio.Future[dict[str, Any]]) -> dict[str, Any] | None:
     """Return a pending event, or None if it does not arrive: not every `dragstart` begins a drag."""
     try:

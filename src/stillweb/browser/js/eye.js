@@ -79,9 +79,23 @@
   const parsed = new WeakSet(); // documents that were parsed at a rest
   const early = new WeakSet(); // frames of the parser and its scripts
   const noteFrames = () => { for (const frame of requestlessFrames()) early.add(frame); };
+  // Copies of the page: `window` hears them last, so that the page's own listeners have set or refused it.
+  let copied = null;
+  const selected = () => {
+    let { activeElement: focused } = document;
+    for (let root; (root = bare(focused)?.shadowRoot)?.activeElement; ) focused = root.activeElement;
+    const { value, selectionStart: from, selectionEnd: to } = focused ?? {};
+    return typeof value === "string" && from !== to ? value.slice(from, to) : String(document.getSelection());
+  };
+  const copy = (event) => {
+    if (!event.isTrusted) return;
+    const text = event.defaultPrevented ? event.clipboardData.getData("text/plain") : selected();
+    if (text) copied = [performance.timeOrigin + performance.now(), text];
+  };
   const countTurns = () => { // at each barrier, since `document.open()` removes the listeners of all worlds
     for (const type of ["transitionrun", "transitionend"]) addEventListener(type, turn, true);
     addEventListener("invalid", refuse, true);
+    for (const type of ["copy", "cut"]) addEventListener(type, copy);
     addEventListener("scroll", scrolled, true);
     addEventListener("DOMContentLoaded", noteFrames, true);
   };
@@ -343,6 +357,12 @@
       return { ...look(), turned, flags, workers, gave, steps, began: false };
     },
     snap,
+    // The last text that this document copied, with the time, once; null if there is none.
+    copied() {
+      const text = copied;
+      copied = null;
+      return text;
+    },
     // Waits until view transitions have captured what the last frame showed; returns whether there were any.
     async captured(control) {
       if (!this.waiting(control)?.captures) return false;
