@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from playwright.async_api import Browser, Page
 from playwright.async_api import Error as PlaywrightError
 
+from stillweb.browser.cdp.connection import connection_of, has_connection
 from stillweb.browser.cdp.session import FrameGone, PageProbe
 from stillweb.browser.input.pointer import holds_modifier
 from stillweb.browser.profile import Level
@@ -41,7 +42,9 @@ class _SharedClipboard:
 
     async def write(self, browser: Browser, text: str) -> None:
         if self.page is None or self.page.is_closed():
-            context = await browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+            # `open_context` identifies a new context by comparing lists.
+            async with connection_of(browser).contexts if has_connection(browser) else nullcontext():
+                context = await browser.new_context(permissions=["clipboard-read", "clipboard-write"])
             page = await context.new_page()
             await page.route("**/*", lambda route: route.fulfill(body="<p>", content_type="text/html"))
             await page.goto(_OWN_PAGE)
