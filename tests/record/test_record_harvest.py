@@ -1607,8 +1607,8 @@ class TestASite:
         ):
             result = await measure_coverage(client, "site", [HOME], {"site.test"}, options)
         assert not result.complete
-        assert len(result.walks) == 1
-        assert len(result.walks[0].steps) < 30
+        assert len(result.walks) < 2  # none if the time ends before a first step
+        assert all(len(walk.steps) < 30 for walk in result.walks)
 
     async def test_a_page_with_a_missing_file_of_another_host_has_not_left(
         self, tmp_path: Path, ca, site
