@@ -288,6 +288,19 @@ class TestToolPlay:
         assert (late.text, late.reward) == ("The episode is over; nothing was done.", 0.0)
         assert play.fields() == {"stillweb_reward": 1.0, "failure_kind": "", "failure": "", "steps": 3}
 
+    async def test_an_episode_that_is_closed_while_it_opens_holds_no_session(self, source, served):
+        play = ToolEpisode(source, {"task_id": FILLS})
+
+        async def close_meanwhile():
+            opening = asyncio.ensure_future(play.open())
+            await asyncio.sleep(0)  # its session is requested
+            await play.close()
+            return await opening
+
+        assert (await source.on_loop(close_meanwhile())).reward is None
+        assert play.outcome is Outcome.INFRA_ERROR
+        assert await poll(lambda: not served.running.engine.leases.held, timeout=5.0)
+
     async def test_a_failure_of_ours_ends_it_without_a_reward(self, source, served):
         play = ToolEpisode(source, {"task_id": FILLS}, ToolOptions(first="act", limit=60))
         opened = await source.on_loop(play.open())

@@ -93,6 +93,7 @@ class ToolEpisode:
     steps: int = 0
     _lease: EpisodeLease | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _closed: bool = False
 
     async def open(self) -> ToolReply:
         """Open the start page and show it."""
@@ -109,7 +110,11 @@ class ToolEpisode:
             return await self._guarded(self._call(action))
 
     async def close(self) -> None:
-        """Release the session. Idempotent."""
+        """End the episode, and release its session, also one that is being opened meanwhile. Idempotent."""
+        self._closed = True
+        await self._release()
+
+    async def _release(self) -> None:
         lease, self._lease = self._lease, None
         if lease:
             await lease.release()
@@ -145,19 +150,24 @@ class ToolEpisode:
             self.outcome, self.reward = Outcome.OK, turn.reward
         reply = await self._reply(turn)
         if turn.over:
-            await self.close()
+            await self._release()
         return reply
 
     async def _reset(self) -> Turn:
         """Open the start page; try again while browser or proxy fail."""
         for attempt in range(1, self.options.attempts + 1):
             chosen = self.options
-            self._lease = await self.source.lease(chosen.owner, ttl=chosen.ttl, beat=chosen.beat)
+            if not self._closed:
+                self._lease = await self.source.lease(chosen.owner, ttl=chosen.ttl, beat=chosen.beat)
+            if self._closed:  # as a trainer does with the other rollouts of a group that failed
+                await self._release()
+                raise InfraError("the episode was closed while its session was opened")
+            assert self._lease is not None
             try:
                 return await self._lease.reset(**self.start)
             except InfraError as error:
-                await self.close()
-                if attempt == self.options.attempts:
+                await self._release()
+                if attempt == self.options.attempts or self._closed:
                     raise
                 logger.warning("a reset failed", extra={"attempt": attempt, "error": str(error)})
         raise AssertionError("unreachable")
@@ -173,7 +183,7 @@ class ToolEpisode:
             self.outcome, self.error = Outcome.INFRA_ERROR, str(error)
         self.reward = None
         logger.warning("an episode failed", extra={"outcome": str(self.outcome), "error": self.error})
-        await self.close()
+        await self._release()
         return ToolReply(cut(_FAILED, self.options.limit), reward=None)
 
     async def _reply(self, turn: Turn, first: Sequence[str] = ()) -> ToolReply:
