@@ -22,6 +22,7 @@ from playwright.async_api import BrowserContext, Page, Request, Response, WebSoc
 from playwright.async_api import Error as PlaywrightError
 
 from stillweb import clock
+from stillweb.browser.exact.scheduler import OF_SCRIPTS, path_of
 from stillweb.browser.profile import Level
 from stillweb.browser.shared_workers import SharedWorkers
 from stillweb.browser.state import state_of
@@ -44,7 +45,6 @@ _ENDLESS = frozenset({"media", "websocket", "ping"})
 _STREAM = "eventsource"
 _SOCKET = "websocket"
 _FRAME_SECONDS = 1.0  # replay's frames arrive within milliseconds
-_OF_SCRIPTS = frozenset({"xhr", "fetch"})
 _POLLS = 100  # requests of scripts to one path, each sent after an answer, that a settling awaits
 
 
@@ -153,10 +153,10 @@ class Activity:
         self._sequences.clear()
 
     def _is_poll(self, entry: Requested) -> bool:
-        if not self._may_poll or entry.resource_type not in _OF_SCRIPTS:
+        if not self._may_poll or entry.resource_type not in OF_SCRIPTS:
             return False
-        path = _path(entry.url)
-        others = (each for each in self._pending.values() if _path(each.url) == path)
+        path = path_of(entry.url)
+        others = (each for each in self._pending.values() if path_of(each.url) == path)
         self._sequences[path] += all(each.status for each in others)
         return self._sequences[path] > _POLLS
 
@@ -346,10 +346,6 @@ class Activity:
         self._pending.pop(request, None)
         if not self._pending:
             self._idle.set()
-
-
-def _path(url: str) -> str:
-    return url.partition("?")[0]
 
 
 def _is_worker_script(key: Key, entry: Requested, url: str) -> bool:

@@ -23,7 +23,8 @@ from enum import StrEnum
 # ends them.
 _REPORTS = frozenset({"ping", "cspviolationreport"})
 _UNTIL_RESPONSE = frozenset({"eventsource", "media", "websocket", *_REPORTS})
-_OF_SCRIPTS = frozenset({"xhr", "fetch"})
+OF_SCRIPTS = frozenset({"xhr", "fetch"})
+"""Types of requests that scripts send."""
 _IMAGES = frozenset({"image", "font", "media", "texttrack", "prefetch", *_REPORTS})
 _LOOP = 300  # requests to one path at one instant, besides images
 _POLLS = 20  # of them one after the other, from which on a script waits
@@ -144,7 +145,7 @@ class RequestScheduler:
         if now != self._loaded_at:
             self._loaded_at = now
             self._loads.clear()
-        path = _path(document.url)
+        path = path_of(document.url)
         loads = self._loads[document.frame, path]
         loads.add(document.key)
         if len(loads) <= _LOADS:
@@ -275,9 +276,9 @@ class RepeatedPaths:
         Raises:
             RequestLoop: if the page sends requests to its path without end.
         """
-        path = _path(request.url)
+        path = path_of(request.url)
         self._rounds[path].add(request.round)
-        if request.kind in _OF_SCRIPTS and len(self._rounds[path]) > _POLLS:
+        if request.kind in OF_SCRIPTS and len(self._rounds[path]) > _POLLS:
             return True
         self._sent[path] += not request.is_image
         if self._sent[path] > _LOOP:
@@ -285,5 +286,6 @@ class RepeatedPaths:
         return False
 
 
-def _path(url: str) -> str:
+def path_of(url: str) -> str:
+    """Return a URL without its query: repeated requests are counted by it."""
     return url.partition("?")[0]

@@ -49,10 +49,16 @@ class _SharedClipboard:
             await page.route("**/*", lambda route: route.fulfill(body="<p>", content_type="text/html"))
             await page.goto(_OWN_PAGE)
             self.page = page
+            browser.once("disconnected", _forget)
         await self.page.evaluate(_WRITE, text)
 
 
 _shared: WeakKeyDictionary[Browser, _SharedClipboard] = WeakKeyDictionary()
+
+
+def _forget(browser: Browser) -> None:
+    """Drop a clipboard whose page would keep its browser from being collected."""
+    _shared.pop(browser, None)
 
 
 @asynccontextmanager

@@ -81,10 +81,13 @@
   const noteFrames = () => { for (const frame of requestlessFrames()) early.add(frame); };
   // Copies of the page: `window` hears them last, so that the page's own listeners have set or refused it.
   let copied = null;
-  const selected = () => {
+  const focusedElement = () => { // through open shadow roots
     let { activeElement: focused } = document;
     for (let root; (root = bare(focused)?.shadowRoot)?.activeElement; ) focused = root.activeElement;
-    const { value, selectionStart: from, selectionEnd: to } = focused ?? {};
+    return focused;
+  };
+  const selected = () => {
+    const { value, selectionStart: from, selectionEnd: to } = focusedElement() ?? {};
     return typeof value === "string" && from !== to ? value.slice(from, to) : String(document.getSelection());
   };
   const copy = (event) => {
@@ -115,11 +118,7 @@
   // compositor from another one. Returns the time until the next one ends, null if none does; the number of animations
   // set; what runs on the real clock; and whether a list or picker is open.
   const OPEN = CSS.supports("selector(:open)") ? "select:open, input:open" : ":not(*)"; // the browser's own lists and pickers
-  const opened = () => {
-    let { activeElement: focused } = document;
-    for (let root; (root = bare(focused)?.shadowRoot)?.activeElement; ) focused = root.activeElement;
-    return Boolean(bare(focused)?.matches(OPEN) || document.querySelector(OPEN));
-  };
+  const opened = () => Boolean(bare(focusedElement())?.matches(OPEN) || document.querySelector(OPEN));
   const stepped = new WeakMap(); // animation -> {at, since}: its own time when it last ran, and the clock's time then
   const INTERESTED = ["[interestfor]:hover", "[interestfor]:focus", ":interest-source"].filter((each) => CSS.supports(`selector(${each})`)).join();
   const snap = (now) => {

@@ -30,15 +30,10 @@ _HIDDEN = frozenset({"head", "noscript", "svg", "template"})
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{2,8})*")
 
 
-def recorded_order(captures: Sequence[Capture]) -> list[Capture]:
-    """Return captures in recorded order, as far as the archive determines it."""
-    return sorted(captures, key=Capture.in_time)
-
-
 def find_pages(collection: Collection, captures: Sequence[Capture]) -> list[Page]:
     """Return the pages among captures in recorded order, the first capture of each URL."""
     found: dict[str, Page] = {}
-    for capture in recorded_order(captures):
+    for capture in sorted(captures, key=Capture.in_time):
         if capture.mime != "text/html" or capture.status != 200 or capture.method != "GET":
             continue
         url = wire_url(capture.url)
@@ -148,7 +143,7 @@ def complete_manifest(
     if first is None:
         return {}
     profile = dict(manifest.profile)
-    for capture in (first, *recorded_order(captures)[:50]):
+    for capture in (first, *sorted(captures, key=Capture.in_time)[:50]):
         exchange = _read(collection, capture)
         agent = header(exchange.request.headers, "user-agent") if exchange else ""
         if exchange and agent:
@@ -161,7 +156,7 @@ def complete_manifest(
 
 
 def _first_capture(collection: Collection, captures: Sequence[Capture]) -> Capture | None:
-    ordered = recorded_order(captures)
+    ordered = sorted(captures, key=Capture.in_time)
     for page in collection.page_list():
         url = wire_url(page.url)
         found = next((each for each in ordered if wire_url(each.url) == url), None)
