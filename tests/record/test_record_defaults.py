@@ -14,7 +14,7 @@ from members import STEPS, Members
 from stillweb.cli import cli
 from stillweb.collections.layout import Collection, list_collections
 from stillweb.collections.redactions import Redaction, append_redactions
-from stillweb.matching.redaction import key_file
+from stillweb.matching.placeholders import key_file
 from stillweb.record.defaults import CrawlDefaults, read_defaults, write_defaults
 from stillweb.record.login.steps import Login
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind, SecretsOptions

@@ -16,22 +16,26 @@ import pytest
 from members import COOKIE, STEPS, TOKEN, Members, all_of
 from shared_sites import sites_up
 
-from stillweb.browser.profile import Profile
+from stillweb.browser.context import open_context
+from stillweb.browser.launch import launch
+from stillweb.browser.profile import Level, Pinning, Profile
+from stillweb.clock import now
 from stillweb.collections.baselines import read_baseline
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.seal import seal
 from stillweb.env import Env
 from stillweb.errors import RecordError, UsageError
 from stillweb.http.codec import decode
-from stillweb.matching.redaction import Placeholders, canonical, cookie_pairs, key_file
+from stillweb.matching.placeholders import Placeholders, key_file
+from stillweb.matching.redaction import cookie_pairs
 from stillweb.model import header
 from stillweb.record.behaviors.options import parse_behaviors
 from stillweb.record.crawl.crawl import crawl
-from stillweb.record.login.run import ManualLogin, full_browser, record_login
+from stillweb.record.login.run import ManualLogin, full_browser, is_shown, record_login
 from stillweb.record.login.steps import LoginIndicator, read_login, read_storage_state
 from stillweb.record.options import CrawlOptions, RecordOptions
 from stillweb.record.recording import collection_to_fill
-from stillweb.record.redaction.find import strong
+from stillweb.record.redaction.find import cookie_texts, strong
 from stillweb.replay.server.server import ReplayOptions, serve
 
 pytestmark = pytest.mark.browser
@@ -170,6 +174,17 @@ async def test_an_indicator_may_match_hidden_elements_too(tmp_path: Path, ca, si
     assert "me" in text_of(collection, report.pages[0])
 
 
+async def test_the_label_of_a_button_is_a_text_if_it_is_visible(ca) -> None:
+    async with launch(spki=ca.spki_hashes()) as browser:
+        profile, pinning = Profile(), Pinning(Level.LIVE, 0, now())
+        context = await open_context(browser, proxy="http://127.0.0.1:9", profile=profile, pinning=pinning)
+        page = await context.new_page()
+        await page.set_content("<p>Welcome<p><input type=submit value='Log Out'>")
+        assert await is_shown(page, LoginIndicator(text="log out"))
+        await page.set_content("<p>Welcome<p><input type=submit value='Log Out' hidden>")
+        assert not await is_shown(page, LoginIndicator(text="log out"))
+
+
 async def test_a_session_that_is_lost_ends_the_crawl_and_is_reported(tmp_path: Path, ca, site) -> None:
     Members(site, valid=3)  # the steps' own page, and two of the crawl
     path = tmp_path / "steps.yaml"
@@ -290,11 +305,12 @@ def assert_cookies_are_placeholders(collection: Collection) -> None:
     """Check that whatever was sent as a cookie and looks drawn is none of the site's."""
     placeholders = Placeholders.open(key_file(collection.root, collection.name))
     sent = {
-        canonical(value)
+        text
         for capture in collection.captures()
         for name, line in collection.read_capture(capture).request.headers
         if name.lower() == "cookie"
         for _, value in cookie_pairs(line)
+        for text in cookie_texts(value)
     }
     drawn = {value for value in sent if strong(value)}
     assert drawn

@@ -7,7 +7,7 @@ import gzip
 import html
 import json
 import zlib
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, unquote, urlencode
 
 import brotli
 import pytest
@@ -30,9 +30,17 @@ from stillweb.collections.warc.frames import (
 from stillweb.http.codec import decode
 from stillweb.http.messages import request_block, response_block
 from stillweb.matching.keys import request_key
-from stillweb.matching.redaction import Placeholders, SecretFields
+from stillweb.matching.placeholders import Placeholders
+from stillweb.matching.redaction import SecretFields
 from stillweb.model import Exchange, Request, Response, header
-from stillweb.record.redaction.find import FoundSecret, SecretNames, in_text, strong, strong_password
+from stillweb.record.redaction.find import (
+    FoundSecret,
+    SecretNames,
+    cookie_texts,
+    in_text,
+    strong,
+    strong_password,
+)
 from stillweb.record.redaction.redactor import Secrets, SecretSearch
 
 KEY = b"k" * 32
@@ -156,6 +164,43 @@ def test_what_is_no_secret_stays_byte_by_byte(body, value):
 )
 def test_words_numbers_dates_and_names_of_files_are_not_strong(value):
     assert not strong(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "texts"),
+    [
+        # RabbitMQ's console sends the second part in `Authorization`, and finds it by the first.
+        ("3761:Z3Vlc3Q6Z3Vlc3Q%253D", ["Z3Vlc3Q6Z3Vlc3Q="]),
+        ("3761:Z3Vlc3Q6Z3Vlc3Q%253D|90d6:true", ["Z3Vlc3Q6Z3Vlc3Q="]),
+        ("lang=en&sid=4f9a8Bc07dE6215a", ["4f9a8Bc07dE6215a"]),
+        (
+            "%7B%22token%22%3A%224f9a8Bc07dE6215a%22%2C%22theme%22%3A%22dark%22%7D",
+            ["dark", "4f9a8Bc07dE6215a"],
+        ),
+        ("s%3A4f9a8Bc07dE6215a.sig", ["4f9a8Bc07dE6215a.sig"]),
+        ("4f9a8Bc07dE6215a==", ["4f9a8Bc07dE6215a=="]),
+        ("4f9a8Bc07dE6215a:91Ab7cD2e3F40516", ["4f9a8Bc07dE6215a:91Ab7cD2e3F40516"]),
+        (
+            "user:ann|password:hunter2|sid:4f9a8Bc07dE6215a",
+            ["user:ann|password:hunter2|sid:4f9a8Bc07dE6215a"],
+        ),
+        ("dark", ["dark"]),
+    ],
+)
+def test_names_of_a_cookie_s_fields_are_no_secrets(value, texts):
+    assert list(cookie_texts(value)) == texts
+
+
+def test_a_cookie_s_field_has_the_placeholder_of_the_header_that_it_is_sent_in():
+    secrets = Secrets(Placeholders(KEY), SecretNames())
+    secrets.learn_given(cookie_texts("3761:Z3Vlc3Q6Z3Vlc3Q%253D"))
+    headers = (("Cookie", "m=3761:Z3Vlc3Q6Z3Vlc3Q%253D"), ("Authorization", "Basic Z3Vlc3Q6Z3Vlc3Q="))
+    made = secrets.redact(
+        Exchange(Request("GET", "http://site.test/", headers), Response(200, "OK", (), b""), "")
+    )
+    cookie = header(made[0].request.headers, "cookie").removeprefix("m=3761:")
+    assert header(made[0].request.headers, "authorization") == f"Basic {unquote(unquote(cookie))}"
+    assert cookie != "Z3Vlc3Q6Z3Vlc3Q%253D"
 
 
 def test_an_asset_and_its_digest_are_left_alone():

@@ -17,7 +17,7 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.warc.reader import read_records
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.files import write_atomically
-from stillweb.matching.redaction import key_file
+from stillweb.matching.placeholders import key_file
 from stillweb.model import header
 from stillweb.record.options import SecretsOptions
 from stillweb.record.proxy.proxy import recording_proxy

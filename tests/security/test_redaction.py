@@ -16,7 +16,8 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.http.messages import request_block, response_block
 from stillweb.matching.keys import request_key
-from stillweb.matching.redaction import Placeholders, SecretFields, spellings
+from stillweb.matching.placeholders import Placeholders, spellings
+from stillweb.matching.redaction import SecretFields
 from stillweb.model import Exchange, Request, Response, header
 from stillweb.record.redaction.find import FoundSecret, SecretNames
 from stillweb.record.redaction.redactor import Secrets

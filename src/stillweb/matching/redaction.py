@@ -2,269 +2,26 @@
 
 A field is a name in the query, in a form, in JSON or in a multipart body, or a header field. Only the value
 is replaced, in the spelling that it has there; every other byte stays. The recorder uses this to redact,
-replay to recognise the real password (`SecretFields`). Pure except for `secret_fields_of` and `Placeholders`.
+replay to recognise the real password (`SecretFields`). Pure except for `secret_fields_of`.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hmac
 import html
 import json
-import os
 import re
-import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, quote_plus, unquote, unquote_plus, unquote_to_bytes
+from urllib.parse import quote, unquote_plus, unquote_to_bytes
 
-from stillweb.errors import CollectionError
 from stillweb.matching.parts import Where
+from stillweb.matching.placeholders import Placeholders, basic_credentials, basic_token, key_file, respell
 from stillweb.matching.protobuf import PROTOBUF, field_name, replace_strings
-from stillweb.matching.values import linear_regex
 from stillweb.model import Request, header
 from stillweb.urls import host_of
-
-_FOLDER = ".secrets"
-_VERSIONS = "versions"  # as in `collections.versions`
-_HEX_LOWER, _HEX_UPPER = re.compile(r"[0-9a-f\W_]*"), re.compile(r"[0-9A-F\W_]*")
-# One escape of a URL, of JSON or of HTML, or one character.
-_UNIT = re.compile(r"%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\.|&(?:#[0-9]+|#x[0-9A-Fa-f]+|[a-zA-Z]+);|(?s:.)")
-_ALNUM = frozenset(string.ascii_letters + string.digits)
-
-
-def key_file(root: Path, name: str, *, of_version: bool = True) -> Path:
-    """Return the path of the key of a collection's placeholders. Versions of a collection share its key.
-
-    Args:
-        of_version: whether to recognise a folder among the versions of a collection.
-    """
-    if of_version and root.name == _VERSIONS and (root.parent / "archive").is_dir():
-        root, name = root.parent.parent, root.parent.name
-    return root / _FOLDER / f"{name}.jsonl"
-
-
-class Placeholders:
-    """The placeholders of one collection.
-
-    Args:
-        key: 32 secret bytes.
-        path: file that stores new placeholders; None to store nothing.
-    """
-
-    def __init__(self, key: bytes, path: Path | None = None) -> None:
-        self._key = key
-        self._path = path
-        self._by_mac: dict[str, str] = {}
-        self._taken: set[str] = set()
-
-    @classmethod
-    def open(cls, path: Path) -> Placeholders:
-        """Read the key of a collection, or generate one, which is written with the first secret.
-
-        Raises:
-            CollectionError: if the file has another format.
-        """
-        found = cls.read(path)
-        if found is not None:
-            found._path = path
-            return found
-        return cls(os.urandom(32), path)
-
-    @classmethod
-    def read(cls, path: Path) -> Placeholders | None:
-        """Read the key of a collection and its placeholders; None if the file is missing.
-
-        Raises:
-            CollectionError: if the file has another format.
-        """
-        try:
-            lines = path.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return None
-        try:
-            if not lines[0]:
-                return None  # the process was killed before its first write
-            made = cls(bytes.fromhex(json.loads(lines[0])["key"]))
-            for line in lines[1:-1]:  # the rest after the last line end is empty, or a line cut off by a kill
-                member = json.loads(line)
-                made._by_mac[member["mac"]] = member["placeholder"]
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            hint = f"delete it; later recordings of the collection then use other placeholders: rm {path}"
-            raise CollectionError(f"not a key of redactions ({error!r})", path=path, hint=hint) from None
-        made._taken = set(made._by_mac.values())
-        return made
-
-    def known(self, secret: str) -> str | None:
-        """Return the placeholder of a recorded secret; None for any other text."""
-        return self._by_mac.get(self._mac(secret))
-
-    def of(self, secret: str) -> str:
-        """Return the placeholder of a secret; store it if it is new."""
-        mac = self._mac(secret)
-        if (known := self._by_mac.get(mac)) is not None:
-            return known
-        for attempt in range(1000):
-            drawn = _drawn(secret, self._stream(secret, attempt))
-            if drawn != secret and drawn not in self._taken:
-                break
-        self._by_mac[mac] = drawn
-        self._taken.add(drawn)
-        self._note(mac, drawn)
-        return drawn
-
-    def hand_on(self, placeholder: str, secret: str) -> None:
-        """Let a secret that has replaced another one have the placeholder of that one."""
-        mac = self._mac(secret)
-        if mac not in self._by_mac:
-            self._by_mac[mac] = placeholder
-            self._note(mac, placeholder)
-
-    def drew(self, text: str) -> bool:
-        """Return True if a text is a placeholder itself, from a replay or an earlier run."""
-        return text in self._taken
-
-    def _mac(self, secret: str) -> str:
-        return hmac.digest(self._key, b"known\0" + _bytes(secret), "sha256")[:16].hex()
-
-    def _stream(self, secret: str, attempt: int) -> Iterator[int]:
-        block = 0
-        while True:
-            message = b"draw %d %d\0" % (attempt, block) + _bytes(secret)
-            digest = hmac.digest(self._key, message, "sha256")
-            # Two bytes per draw: none of 62 characters is much more likely than another.
-            yield from (digest[at] << 8 | digest[at + 1] for at in range(0, len(digest), 2))
-            block += 1
-
-    def _note(self, mac: str, placeholder: str) -> None:
-        if self._path is None:
-            return
-        line = json.dumps({"mac": mac, "placeholder": placeholder}).encode("ascii") + b"\n"
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            if not os.fstat(file).st_size:
-                head = json.dumps({"version": 1, "key": self._key.hex()}).encode("ascii")
-                line = head + b"\n" + line
-            os.write(file, line)
-        finally:
-            os.close(file)
-
-
-def _bytes(secret: str) -> bytes:
-    return secret.encode("utf-8", "surrogatepass")
-
-
-def _drawn(secret: str, stream: Iterator[int]) -> str:
-    if not _keeps_form(secret):
-        letters = string.ascii_lowercase + string.digits
-        return "".join(letters[next(stream) % len(letters)] for _ in _bytes(secret))
-    lower = "abcdef" if _HEX_LOWER.fullmatch(secret) else string.ascii_lowercase
-    upper = "ABCDEF" if _HEX_UPPER.fullmatch(secret) else string.ascii_uppercase
-    classes = {**dict.fromkeys(string.ascii_lowercase, lower), **dict.fromkeys(string.ascii_uppercase, upper)}
-    classes |= dict.fromkeys(string.digits, string.digits)
-    return "".join(classes[c][next(stream) % len(classes[c])] if c in classes else c for c in secret)
-
-
-def _keeps_form(secret: str) -> bool:
-    """Return True if ASCII letters and digits make up half of a secret: then only they are replaced."""
-    return sum(c in _ALNUM for c in secret) * 2 >= len(secret)
-
-
-def respell(spelled: str, secret: str, placeholder: str) -> str:
-    """Return a placeholder in the spelling that its secret has in some location, with the same escapes."""
-    if spelled == secret or not _keeps_form(secret):
-        return placeholder
-    drawn = iter([c for c in placeholder if c in _ALNUM])
-    return "".join(next(drawn, unit) if _meant(unit) in _ALNUM else unit for unit in _UNIT.findall(spelled))
-
-
-def _meant(unit: str) -> str:
-    """Return the character of an escape; "" for one that is neither letter nor digit anyway."""
-    if len(unit) == 1:
-        return unit
-    if unit[0] == "\\":
-        return chr(int(unit[2:], 16)) if unit[1] == "u" else ""
-    return html.unescape(unit) if unit[0] == "&" else unquote(unit)
-
-
-# As written by Go and by frameworks that embed JSON in HTML.
-_MIN_CODED = 8  # bytes
-# Each byte in strings of scripts, in HTML, in URLs, and in UTF-16 of both byte orders.
-_ESCAPES = (
-    *("\\x{:02x}", "\\x{:02X}", "\\u{:04x}", "\\u{:04X}", "&#{};", "&#x{:x};", "&#x{:X};", "&#x{:02x};"),
-    *("%{:02x}", "%{:02X}", "\0{:c}", "{:c}\0"),
-)
-_FOR_SCRIPTS = {ord(character): f"\\u{ord(character):04x}" for character in "&<>"}
-
-
-def spellings(secret: str, placeholder: str) -> dict[bytes, bytes]:
-    """Return the spellings of a secret in URLs, texts, hex and base64, each with its placeholder."""
-    plain, raw = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
-    forms = {
-        secret,
-        *(quote(secret, safe=safe) for safe in ("", "/", "/:=@+")),
-        quote_plus(secret),
-        quote(quote(secret, safe=""), safe=""),
-        *(plain, plain.replace("/", "\\/")),
-        *(raw, raw.translate(_FOR_SCRIPTS), plain.translate(_FOR_SCRIPTS)),
-        *(html.escape(secret), html.escape(secret, quote=False)),
-    }
-    forms |= {re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), form) for form in forms}
-    spelled = {_bytes(form): _bytes(respell(form, secret, placeholder)) for form in forms}
-    return dict(_coded(_bytes(secret), _bytes(placeholder))) | spelled
-
-
-def escaped_spellings(secret: str, placeholder: str) -> dict[bytes, bytes]:
-    """Return the spellings of a secret with each byte escaped, and in UTF-16, each with its placeholder.
-
-    They are four times as long as all others together, and rare: see `may_be_escaped`.
-    """
-    own, other = _bytes(secret), _bytes(placeholder)
-    if not _is_coded(own, other) or not (secret.isascii() and placeholder.isascii()):
-        return {}
-    return {_escaped(own, escape): _escaped(other, escape) for escape in _ESCAPES}
-
-
-def may_be_escaped(text: bytes) -> bool:
-    """Return whether a text has so many escapes in a row that `escaped_spellings` may be in it."""
-    return _escapes().search(text) is not None
-
-
-@cache
-def _escapes() -> Any:
-    escapes = (
-        rb"\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|&#x?[0-9A-Fa-f]{1,3};|%[0-9A-Fa-f]{2}|\x00[^\x00]|[^\x00]\x00"
-    )
-    return linear_regex(rb"(?s)(?:%s){%d}" % (escapes, _MIN_CODED))
-
-
-def _is_coded(secret: bytes, placeholder: bytes) -> bool:
-    return len(secret) == len(placeholder) and len(secret) >= _MIN_CODED
-
-
-def _coded(secret: bytes, placeholder: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield a secret of at least eight bytes in hex, and in base64 after 0, 1 and 2 bytes of other content.
-
-    Only the characters of base64 that depend on no other byte are replaced: the first and last may stay.
-    """
-    if not _is_coded(secret, placeholder):
-        return
-    yield secret.hex().encode(), placeholder.hex().encode()
-    yield secret.hex().upper().encode(), placeholder.hex().upper().encode()
-    for before in range(3):
-        first, last = -(-before * 8 // 6), (before + len(secret)) * 8 // 6
-        for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            yield encode(bytes(before) + secret)[first:last], encode(bytes(before) + placeholder)[first:last]
-
-
-def _escaped(text: bytes, escape: str) -> bytes:
-    return b"".join(escape.format(byte).encode("ascii") for byte in text)
-
 
 CREDENTIALS = frozenset({"authorization", "proxy-authorization"})
 """Header fields whose value is always a secret."""
@@ -367,13 +124,9 @@ def _credentials(name: str, value: str, replace_value: Replacement) -> str:
         return value
     scheme, space, given = value.partition(" ")
     if scheme.lower() == "basic":
-        try:
-            user, colon, password = base64.b64decode(given, validate=True).decode("utf-8").partition(":")
-        except (binascii.Error, UnicodeDecodeError):
-            colon = ""
-        if colon and password:
-            pair = f"{user}:{replace_value(Where.HEADER, name, password)}"
-            return f"{scheme} {base64.b64encode(pair.encode()).decode()}"
+        user, password = basic_credentials(given)
+        if password:
+            return f"{scheme} {basic_token(user, replace_value(Where.HEADER, name, password))}"
     if not space:
         return replace_value(Where.HEADER, name, value)
     return scheme + space + replace_value(Where.HEADER, name, given)
@@ -567,8 +320,3 @@ def cookie_pairs(value: str) -> list[tuple[str, str]]:
     """Return names and values of a `Cookie` field as sent (RFC 6265 §4.2.1)."""
     pairs = (pair.strip().partition("=") for pair in value.split(";"))
     return [(name, text.strip('"')) for name, equals, text in pairs if equals]
-
-
-def canonical(value: str) -> str:
-    """Return a cookie's value without the percent-encoding that most servers apply."""
-    return unquote(value) if "%" in value else value

@@ -18,7 +18,7 @@ from stillweb.cli.options import certs_option, collections_option, json_option, 
 from stillweb.cli.record.login import login_of, login_options
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
-from stillweb.matching.redaction import key_file
+from stillweb.matching.placeholders import key_file
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.defaults import CrawlDefaults, read_defaults
 from stillweb.record.login.steps import Login

@@ -34,7 +34,7 @@ from stillweb.collections.pack.bodies import MOST_SEGMENTS, OWN, SegmentName, se
 from stillweb.collections.pack.format import BODIES, MAGIC
 from stillweb.collections.renames import sync_folder
 from stillweb.errors import CollectionError
-from stillweb.matching.redaction import key_file
+from stillweb.matching.placeholders import key_file
 
 _MAGIC = b"SWtab\0\0" + bytes([form.VERSION])
 _HEADER = struct.Struct("<8sQ")

@@ -20,10 +20,10 @@ from urllib.parse import unquote, urlsplit
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import storage_state_of
-from stillweb.matching.redaction import Placeholders, key_file
+from stillweb.matching.placeholders import Placeholders, key_file
 from stillweb.model import Headers
-from stillweb.record.login.steps import Login, entry_texts, secret_part
-from stillweb.record.redaction.find import strong
+from stillweb.record.login.steps import Login, secret_part
+from stillweb.record.redaction.find import cookie_texts, entry_texts, strong
 from stillweb.urls import host_of
 
 if TYPE_CHECKING:
@@ -142,8 +142,9 @@ def _segments(url: str) -> list[str]:
 def _values(state: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the random values of a storage state, each with its place in it."""
     for each in state.get("cookies", ()):
-        if strong(each["value"]):
-            yield (_COOKIES, each.get("domain", ""), each.get("path", "/"), each["name"]), each["value"]
+        place = (_COOKIES, each.get("domain", ""), each.get("path", "/"), each["name"])
+        texts = cookie_texts(each["value"])
+        yield from (((*place, str(at)), text) for at, text in enumerate(texts) if strong(text))
     for origin in state.get("origins", ()):
         for entry in origin.get("localStorage", ()):
             for path, value in entry_texts(entry["value"]):

@@ -409,7 +409,10 @@ async def is_shown(page: Page, indicator: LoginIndicator) -> bool:
         return indicator.url in page.url
     if indicator.selector:
         return await page.locator(indicator.selector).filter(visible=True).count() > 0
-    return indicator.text.casefold() in (await observe.page_text(page)).casefold()
+    if indicator.text.casefold() in (await observe.page_text(page)).casefold():
+        return True
+    # The label of `<input type=submit>` is a value, which Playwright matches and `innerText` lacks.
+    return await page.get_by_text(indicator.text).filter(visible=True).count() > 0
 
 
 async def _is_hidden(page: Page, indicator: LoginIndicator) -> bool:

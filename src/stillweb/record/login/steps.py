@@ -20,8 +20,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -30,8 +29,14 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stillweb.errors import UsageError
-from stillweb.matching.redaction import canonical
-from stillweb.record.redaction.find import JWT, SecretNames, strong, strong_password
+from stillweb.record.redaction.find import (
+    JWT,
+    SecretNames,
+    cookie_texts,
+    entry_texts,
+    strong,
+    strong_password,
+)
 
 _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 _SECRET = re.compile(r"pass|pwd|secret|token|otp|pin|key", re.IGNORECASE)
@@ -195,31 +200,12 @@ def secrets_in_state(state: Mapping[str, Any]) -> tuple[str, ...]:
 
     A JWT counts by its signature, since pages read its claims.
     """
-    values = [canonical(cookie["value"]) for cookie in state["cookies"]]
+    values = [text for cookie in state["cookies"] for text in cookie_texts(cookie["value"])]
     for origin in state.get("origins", ()):
         for entry in origin.get("localStorage", ()):
             texts = entry_texts(entry["value"])
             values += [text for path, text in texts if not path or SecretNames().kind(path[-1])]
     return tuple(dict.fromkeys(secret_part(value) for value in values if strong(value)))
-
-
-def entry_texts(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield an entry of local storage, or the texts of its JSON, each with its path."""
-    value: Any = text
-    with suppress(ValueError, RecursionError):
-        value = json.loads(text)
-    if not isinstance(value, dict | list):
-        yield (), value if isinstance(value, str) else text
-        return
-    waiting: list[tuple[tuple[str, ...], Any]] = [((), value)]
-    while waiting:
-        path, each = waiting.pop()
-        if isinstance(each, dict):
-            waiting += [((*path, str(name)), inner) for name, inner in each.items()]
-        elif isinstance(each, list):
-            waiting += [((*path, str(at)), inner) for at, inner in enumerate(each)]
-        elif isinstance(each, str):
-            yield path, each
 
 
 def secret_part(value: str) -> str:

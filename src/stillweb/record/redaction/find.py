@@ -11,6 +11,7 @@ import html
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -20,7 +21,7 @@ from urllib.parse import unquote
 import yaml
 
 from stillweb.matching.parts import Parts, Where
-from stillweb.matching.redaction import CREDENTIALS, ELEMENT, canonical, cookie_pairs, listed_fields
+from stillweb.matching.redaction import CREDENTIALS, ELEMENT, cookie_pairs, listed_fields
 from stillweb.matching.values import linear_regex
 from stillweb.model import MUTATIONS, Request, Response
 
@@ -31,6 +32,7 @@ JWT = re.compile(
 _NOT_TOKEN = re.compile(r"[\s<>(){}\[\]]|://|[^\x21-\x7e]")
 _FILE = re.compile(r".*\.(?:js|mjs|css|html?|php|json|png|jpe?g|gif|svg|webp|woff2?|ico|map)", re.IGNORECASE)
 _UNIFORM = re.compile(r"[0-9.:,TZ+-]*")  # numbers, dates, versions
+_COOKIE_FIELD = re.compile(r"([\w.$-]{1,64})[:=](.+)", re.DOTALL)
 _BODIES = frozenset((Where.FORM, Where.JSON, Where.MULTIPART))
 _SHORT = 16  # characters below which a value needs fewer transitions
 
@@ -123,6 +125,41 @@ def _transitions(value: str) -> int:
     return len(re.findall(r"[0-9](?=[A-Za-z])|[A-Za-z](?=[0-9])|[a-z](?=[A-Z])|[A-Z](?=[A-Z][a-z])", value))
 
 
+def entry_texts(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield an entry of local storage, or the texts of its JSON, each with its path."""
+    value: Any = text
+    with suppress(ValueError, RecursionError):
+        value = json.loads(text)
+    if not isinstance(value, dict | list):
+        yield (), value if isinstance(value, str) else text
+        return
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), value)]
+    while waiting:
+        path, each = waiting.pop()
+        if isinstance(each, dict):
+            waiting += [((*path, str(name)), inner) for name, inner in each.items()]
+        elif isinstance(each, list):
+            waiting += [((*path, str(at)), inner) for at, inner in enumerate(each)]
+        elif isinstance(each, str):
+            yield path, each
+
+
+def cookie_texts(value: str) -> Iterator[str]:
+    """Yield what may be a secret in a cookie, decoded: texts of its JSON, values of its fields, or all.
+
+    Names stay, since scripts look values up by them: `{"token": "..."}`, `name:value|name:value`.
+    """
+    decoded = unquote(value)
+    if decoded[:1] in ("{", "["):
+        yield from (text for _, text in entry_texts(decoded))
+        return
+    fields = [_COOKIE_FIELD.fullmatch(each) for each in re.split("[|&;,]", decoded)]
+    named = [(field[1], unquote(field[2])) for field in fields if field]
+    secret = [text for _, text in named if strong(text)]
+    in_names = any(strong(name) or (_kind(name) and text not in secret) for name, text in named)
+    yield from secret if len(named) == len(fields) and not in_names and secret else (decoded,)
+
+
 def strong_password(value: str) -> bool:
     """Return True if a password is unlike any word, so that it can be searched for everywhere."""
     kinds = sum(bool(re.search(kind, value)) for kind in ("[a-z]", "[A-Z]", "[0-9]", "[^A-Za-z0-9]"))
@@ -175,7 +212,8 @@ def in_request_fields(request: Request, names: SecretNames) -> Iterator[FoundSec
         lower = name.lower()
         if lower == "cookie":
             for cookie, text in cookie_pairs(value):
-                yield from _named("cookie", cookie, canonical(text), names, kind="cookie")
+                for part in cookie_texts(text):
+                    yield from _named("cookie", cookie, part, names, kind="cookie")
         elif lower not in CREDENTIALS and not lower.startswith("sec-"):
             yield from _named("header", name, value, names)
         yield from _jwts("header", name, value)
@@ -212,7 +250,8 @@ def in_cookies_set(response: Response, names: SecretNames) -> Iterator[FoundSecr
         pair, _, attributes = line.partition(";")
         hidden = "httponly" in attributes.lower()
         for name, value in cookie_pairs(pair):
-            yield from _named("cookie", name, canonical(value), names, kind="cookie", hidden=hidden)
+            for part in cookie_texts(value):
+                yield from _named("cookie", name, part, names, kind="cookie", hidden=hidden)
 
 
 def in_text(text: str, names: SecretNames) -> Iterator[FoundSecret]:

@@ -33,16 +33,15 @@ from stillweb.http import codec
 from stillweb.http.codec import encode
 from stillweb.http.messages import request_block, response_block
 from stillweb.matching.parts import Where
-from stillweb.matching.protobuf import method_of
-from stillweb.matching.redaction import (
+from stillweb.matching.placeholders import (
     Placeholders,
     escaped_spellings,
     key_file,
     may_be_escaped,
-    replace_fields,
-    replace_in_json,
     spellings,
 )
+from stillweb.matching.protobuf import method_of
+from stillweb.matching.redaction import replace_fields, replace_in_json
 from stillweb.model import Exchange, Headers, Request, Response, header
 from stillweb.record.redaction import find
 from stillweb.record.redaction.find import JWT, SecretNames, strong, strong_password

@@ -26,7 +26,8 @@ from stillweb.http.control import MissOutcome, SessionInfo
 from stillweb.matching.captures import Entry, is_navigation
 from stillweb.matching.counters import with_numbers
 from stillweb.matching.derived.derive import DerivedAnswers
-from stillweb.matching.redaction import SecretFields, key_file, secret_fields_of
+from stillweb.matching.placeholders import key_file
+from stillweb.matching.redaction import SecretFields, secret_fields_of
 from stillweb.matching.resolver import Policy, SessionState, UnrecordedAnswers, advance, is_beacon, resolve
 from stillweb.model import GUESSES, MUTATIONS, Match, Request, Tier, destination, header
 from stillweb.replay.ledger.file import LedgerLine
