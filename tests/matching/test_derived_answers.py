@@ -128,7 +128,21 @@ SITES: dict[str, tuple[dict[str, object], bool]] = {
     "value in the address": ({"where": lambda t: quote(t, safe="")}, True),
     "slug in the address": ({"where": lambda t: re.sub(r"[^a-z0-9]+", "-", t.lower()).strip("-")}, True),
     "lower case": ({"item": lambda t: escape(t.lower())}, True),
-    "title case": ({"item": lambda t: escape(t.title())}, False),
+    "title case": ({"item": lambda t: escape(t.title())}, True),
+    "first letter in upper case": ({"item": lambda t: escape(t[:1].upper() + t[1:])}, True),
+    "title case of names in lower case": (
+        {"item": lambda t: escape(t.title() if t == t.lower() else t)},
+        True,
+    ),
+    "names with a capital are lists": (
+        {"item": lambda t: escape(t if t == t.lower() or " " not in t else t.replace(" ", "_"))},
+        True,
+    ),
+    "sentence case": ({"item": lambda t: escape(t.capitalize())}, True),
+    "each word in upper case": (
+        {"item": lambda t: re.sub(r"(^|\s)\S", lambda f: f[0].upper(), escape(t))},
+        True,
+    ),
     "base64": ({"item": lambda t: base64.b64encode(t.encode()).decode()}, True),
     "spaces collapsed": ({"item": lambda t: escape(" ".join(t.split()))}, True),
     "line breaks": ({"item": lambda t: escape(t).replace("\r\n", "<br>")}, True),
@@ -204,6 +218,10 @@ VALUES = [
     ("a/b", "c?d#e"),
     ("don't", "l'eau"),
     ("ok!", "why?"),
+    ("Bought two lamps", "works well"),
+    ("two lamps", "Works well"),
+    ("See you on Monday", "It works"),
+    ("see you on Monday", "it Works"),
 ]
 
 
@@ -340,6 +358,32 @@ def test_another_write_spoils_the_branch(replay: Replay) -> None:
     match, page = replay.send(get("/"))
     assert page is None
     assert "/order" in match.reason
+
+
+def recorded_answer(status: int, body: bytes) -> Entry:
+    place = (b"", "POST", get("/rows").url, "20261123120000", status, 0, 7)
+    return Entry(*place, memoryview(b""), memoryview(body), "", "application/json", b"")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "stands"),
+    [
+        (200, b'["Welcome"]', False),  # a list that is read by POST would lack the entry
+        (303, b"<a>see</a>", True),
+        (204, b"", True),
+    ],
+)
+def test_what_a_recorded_post_shows_is_a_miss_after_a_derived_write(
+    replay: Replay, status: int, body: bytes, stands: bool
+) -> None:
+    request = Request("POST", get("/rows").url, JSON_TYPE, b'{"page": 1}')
+    assert replay.session.answer(request, Match(Tier.EXACT, 7), 0) is None
+    replay.send(post(TEXTS, Book().token))
+    answer = recorded_answer(status, body)
+    replay.pages.entry = lambda row: answer  # type: ignore[method-assign]
+    found = replay.session.answer(request, Match(Tier.EXACT, 7), 0)
+    assert (found is None) is stands
+    assert found is None or (found[1] is None and "no recording shows this" in found[0].reason)
 
 
 def test_another_session_sees_nothing_of_a_write(branch: Branch) -> None:

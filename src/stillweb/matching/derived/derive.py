@@ -5,7 +5,8 @@ with other values. If a branch leads from the session's state by that form, the 
 pages answer reads from then on. A page of the site that no recording shows after the write is a miss, though
 an earlier recording of it exists: it would show the state before. Writes that recordings answer are followed
 too, so that a form after one of them has a state. After a write that no branch knows, the state is unknown:
-forms are misses, and so are the pages of the branch. Pure.
+forms are misses, and so are the pages of the branch. A recorded POST after a derived write stands only if it
+shows no content, such as a redirect: a list that is read by POST would lack the write. Pure.
 """
 
 from __future__ import annotations
@@ -99,8 +100,21 @@ class DerivedAnswers:
         if match.tier in GUESSES or self._is_elsewhere(request, match, epoch):
             # A proved answer goes before a guess, and before the recording of another state.
             found = self._form(request, match, epoch)
-            return found if found is not None and found[1] is not None else None
+            return found if found is not None and found[1] is not None else self._stale(request, match)
         return None
+
+    def _stale(self, request: Request, match: Match) -> tuple[Match, None] | None:
+        """Return a miss for a recorded POST that shows the site without the branch's write, else None."""
+        if self.active is None or match.entry < 0 or match.tier in GUESSES:
+            return None
+        entry = self.index.entry(match.entry)
+        shows = not 300 <= entry.status < 400 and entry.body and entry.mime in _PAGES
+        own_site = host_of(request.url) == host_of(self.active.branch.write.url)
+        return _miss(self._not_shown(self.active)) if shows and own_site else None
+
+    @staticmethod
+    def _not_shown(active: ActiveBranch) -> str:
+        return f"no recording shows this after the write of form {active.branch.name!r}"
 
     def note_visit(self, request: Request, entry: Entry) -> None:
         """Extend the trail by a page that was answered, and note which cookies it deletes."""
@@ -175,7 +189,7 @@ class DerivedAnswers:
             return None
         if self.index.entry(match.entry).mime not in _PAGES:
             return None
-        return _miss(f"no recording shows this page after the write of form {active.branch.name!r}")
+        return _miss(self._not_shown(active))
 
     def _form(self, request: Request, match: Match, epoch: int) -> tuple[Match, Entry | None] | None:
         if self.lost or (epoch and self._state is None):

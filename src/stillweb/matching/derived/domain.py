@@ -2,9 +2,10 @@
 
 A site may treat values alike only if they look alike: it links `CamelCase`, shortens long texts and rejects
 short ones. A value is therefore cut into words and the separators between them. Words must have recorded
-shapes. Separators must be recorded ones, and at the start or end of a value, recorded there. Lengths of the
-value and of its words, and the number of words, must be within the recorded ones. So must the value
-itself, in alphabetical order: a list that the site sorts shows it at the recorded place. Pure.
+shapes. Separators must be recorded ones, and at the start or end of a value, recorded there. Capitals must
+be at the start, later, or both, as recorded: a site may write only names without capitals in title case.
+Lengths of the value and of its words, and the number of words, must be within the recorded ones. So must the
+value itself, in alphabetical order: a list that the site sorts shows it at the recorded place. Pure.
 """
 
 from __future__ import annotations
@@ -59,6 +60,12 @@ def _cut(value: str) -> tuple[list[str], list[str]]:
     return words, [*between, *edges]
 
 
+def _capitals(words: Iterable[str]) -> str:
+    """Return the initial of a value's first word as "A" or "a"; then "A" if a later word has a capital."""
+    cased = ["A" if word[0].isupper() else "a" for word in words if word[0].isupper() or word[0].islower()]
+    return "".join((*cased[:1], *sorted(set(cased[1:]))[:1]))
+
+
 _ORDERS: tuple[Callable[[str], str], ...] = (str.casefold, str)
 """How sites compare texts when they sort: without regard to case, or by code point."""
 
@@ -74,6 +81,7 @@ class ValueDomain:
         between: first and last text, without and with regard to case; () for other kinds. A sorted list shows
             a text between these at the place where it shows the recorded ones.
         low, high: least and greatest number, or first and last date in days; None for texts.
+        capitals: which words of texts begin with one (`_capitals`); empty if any may, as in earlier packs.
     """
 
     kind: Kind
@@ -85,6 +93,7 @@ class ValueDomain:
     low: int | None = None
     high: int | None = None
     between: tuple[tuple[str, str], ...] = ()
+    capitals: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, kind: Kind, values: Sequence[str]) -> ValueDomain:
@@ -111,6 +120,7 @@ class ValueDomain:
             low,
             high,
             tuple(_ends(map(order, values)) for order in orders),
+            frozenset(_capitals(found) for found, _ in cuts) if kind == "text" else frozenset(),
         )
 
     def refuses(self, value: str) -> str:
@@ -129,13 +139,20 @@ class ValueDomain:
             return f"has {len(value)} characters, recorded are {self.length[0]} to {self.length[1]}"
         if not self.words[0] <= len(words) <= self.words[1]:
             return f"has {len(words)} words, recorded are {self.words[0]} to {self.words[1]}"
+        if why := self._refuses_words(words):
+            return why
+        unknown = sorted({each for each in separators if each not in self.separators})
+        return f"has {unknown[0][:20]!r} between its words, and no recording has" if unknown else ""
+
+    def _refuses_words(self, words: Sequence[str]) -> str:
         for word in words:
             if len(word) > self.word[1]:
                 return f"has a word of {len(word)} characters, recorded are up to {self.word[1]}"
             if shape(word) not in self.shapes:
                 return f"has a word like {word[:20]!r}, and no recording has one of that shape"
-        unknown = sorted({each for each in separators if each not in self.separators})
-        return f"has {unknown[0][:20]!r} between its words, and no recording has" if unknown else ""
+        if self.capitals and _capitals(words) not in self.capitals:
+            return "has capitals at other places than the recorded values"
+        return ""
 
     def _refuses_whole(self, value: str) -> str:
         if self.kind == "email" and not _EMAIL.fullmatch(value):
@@ -164,6 +181,7 @@ class ValueDomain:
             "low": self.low,
             "high": self.high,
             "between": [list(ends) for ends in self.between],
+            "capitals": sorted(self.capitals),
         }
 
     @classmethod
@@ -177,14 +195,16 @@ class ValueDomain:
             *words,
             *(each for each in (stored["low"], stored["high"]) if each is not None),
         )
-        texts = (stored["kind"], *shapes, *separators, *(end for ends in between for end in ends))
+        capitals = frozenset(stored.get("capitals", ()))
+        ends = (end for ends in between for end in ends)
+        texts = (stored["kind"], *shapes, *separators, *capitals, *ends)
         if not all(type(each) is int for each in numbers) or not all(isinstance(each, str) for each in texts):
             raise ValueError("a domain has a text or a number of another type")
         if any(len(span) != _ENDS_OF_SPAN for span in (length, word, words)):
             raise ValueError("a domain has a span without two ends")
         if stored["kind"] == MADE and not shapes <= SHAPES.keys():
             raise ValueError("a domain has an unknown shape")
-        spans = (length, word, words, stored["low"], stored["high"], between)
+        spans = (length, word, words, stored["low"], stored["high"], between, capitals)
         return cls(stored["kind"], shapes, separators, *spans)
 
 

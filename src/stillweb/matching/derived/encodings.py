@@ -86,6 +86,11 @@ _CHANGES: dict[str, _Change] = {
     "lf": lambda text: text.replace("\r\n", "\n"),  # a browser sends lines with CRLF, many sites store LF
     "lower": lambda text: text.lower(),
     "upper": lambda text: text.upper(),
+    # Names of pages and persons; the kinds differ in "o'neil", "USB" and the words after the first.
+    "first-upper": lambda text: text[:1].upper() + text[1:],
+    "capitalize": lambda text: text.capitalize(),
+    "title": lambda text: text.title(),
+    "words-upper": lambda text: re.sub(r"(?:^|(?<=\s))\S", lambda found: found[0].upper(), text),
     "slug": _slug("-"),
     "slug_": _slug("_"),
     "slug-words": partial(_slug_of_words, ascii_only=True),

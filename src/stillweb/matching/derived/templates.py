@@ -34,11 +34,12 @@ _UNITS = {
 _YOUNG = dict.fromkeys(
     (b"now", b"just now", b"right now", b"moments", b"a moment", b"a few seconds", b"less than a minute"), 60
 )
+_NO_UNITS = b" ago"  # of a program that leaves out units that are zero
 _UNIT = rb"(?:secs?|seconds?|mins?|minutes?|hrs?|hours?|days?|weeks?|mo|months?|yrs?|years?|[smhdwy])"
 _GAP = rb"(?: |\xc2\xa0|&nbsp;)?"
 # An age, as of a post, is one word: "just now" and "1 minute ago" have no equal number of words.
 _AGE = (
-    rb"(?<![A-Za-z0-9.#])(?:" + rb"|".join(_YOUNG) + rb"|(?:[0-9]{1,3}" + _GAP
+    rb"(?<![A-Za-z0-9.#])(?:" + rb"|".join(_YOUNG) + rb"|(?=" + _NO_UNITS + rb")|(?:[0-9]{1,3}" + _GAP
     + rb"|(?:an?|one) (?=[a-z]{3}))" + _UNIT + rb"(?:,?" + _GAP + rb"(?:and )?[0-9]{1,2}" + _GAP + _UNIT
     + rb")?)(?: ago)?(?![A-Za-z0-9])"
 )  # fmt: skip
@@ -426,6 +427,8 @@ def _age(text: bytes) -> tuple[float, float] | None:
         return None
     if (below := _YOUNG.get(text.removesuffix(b" ago"))) is not None:
         return 0, below
+    if text == _NO_UNITS:
+        return 0, 60
     stated, unit = 0.0, 0.0
     for number, name in _AGE_PART.findall(text):
         unit = _UNITS.get(name) or _UNITS[name.removesuffix(b"s")]

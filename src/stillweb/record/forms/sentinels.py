@@ -2,9 +2,9 @@
 
 The first values are short. The first begins with "Aa" and the second with "zy", so that a list that the site
 sorts shows them at different places. The further ones differ from them in everything that a site may compute:
-length, number and kind of words, first letter. Each further set shows more of what people write: sentences,
-short before long, quotes, markup, lines, letters beyond ASCII, a number first. One kind in each: a site that
-treats one of them in its own way loses that set alone.
+length, number and kind of words, first letter. Each further set shows more of what people write: capitals,
+sentences, short before long, quotes, markup, lines, letters beyond ASCII, a number first. One kind in each: a
+site that treats one of them in its own way loses that set alone.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from stillweb.matching.derived.domain import Kind
 
 _CONSONANTS, _VOWELS = "bdfgklmnprtvz", "aeiou"
 _ATTEMPTS = 200  # to find a word that begins as wanted
-_NUMBERS = (17, 23, 2, 29, 11, 31, 8, 19, 5, 37, 3, 13)
+_NUMBERS = (17, 23, 2, 7, 29, 11, 31, 8, 19, 5, 37, 3, 13)
 _DATES = (
     "2031-05-17",
     "2033-11-28",
     "2030-02-09",
+    "2033-03-18",
     "2032-08-21",
     "2034-01-30",
     "2035-12-02",
@@ -38,6 +39,7 @@ _MAILS = (
     "{0}@{1}.example",
     "{1}{2}7@{3}.{4}.example",
     "{0}@{3:.3}.test",
+    "{7}{1}@{9}.example",
     "{3}-{4}.{6}_{7}@{8}.{5}.example",
     "{5}9@{6}.example",
     "{7}+{8}@{9}.example",
@@ -53,7 +55,8 @@ LEVELS: tuple[tuple[str, int], ...] = (
     ("{0}", 0),
     ("{1}{2}", 0),
     ("{2} {1} 41 {3}", 0),
-    ("{8}, {2}. {0} - {1}!", 0),
+    ("{12} {4} {3}", 0),
+    ("{18}, {2}. {0} - {1}!", 0),
     ("{9}; {1}: I {3} {4}?", 0),
     ("{3} {4}, {2} {1}. {0} {5} - {6} {7}! {1} {2}? {8} {4} 9, {9}.", 0),
     ("{4} ({1}): {2}'s {3}; {0}-{5}", 0),
@@ -63,11 +66,12 @@ LEVELS: tuple[tuple[str, int], ...] = (
     ("{4}\u00e9 \u2013 \u00e4{2}, {3}\u00fc{0}\u2019s {1}", 0),
     ("1 {5} {2}, {8}.", 0),
 )
-"""Patterns of texts, each with the length that a field must admit; "{0}" is capitalised and short.
+"""Patterns of texts, each with the length that a field must admit.
 
-Almost each begins with another word, and words begin with different letters, so that an initial shows.
+"{0}" is short; it and "{10}" to "{19}", the words "{0}" to "{9}" again, are capitalised. Almost each pattern
+begins with another word, and words begin with different letters, so that an initial shows.
 """
-_LONG = 5  # the level of a long text in one line
+_LONG = 6  # the level of a long text in one line
 _TITLE = "{6} {3} {2}"
 
 
@@ -123,7 +127,8 @@ def _value(kind: Kind, level: int, pattern: str, words: Sequence[str]) -> str:
         return _DATES[level]
     if kind == "email":
         return _MAILS[level].format(*words)
-    return pattern.format(words[0].capitalize(), *words[1:])
+    capitalised = [word.capitalize() for word in words]
+    return pattern.format(capitalised[0], *words[1:], *capitalised)
 
 
 def _word(rng: Any, length: int, known: str, taken: set[str], beside: Sequence[str], start: str) -> str:
