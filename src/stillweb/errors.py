@@ -9,7 +9,8 @@
     │   └── ExtraNotInstalled   an optional dependency of stillweb
     ├── CollectionError         the data on disk; the message has file:offset
     │   ├── MalformedWarc
-    │   │   └── NoResponses     a valid archive without a response to a URL
+    │   │   ├── NoResponses     a valid archive without a response to a URL
+    │   │   └── StaleIndex      an index contradicts a record that it names
     │   ├── MalformedCdxj
     │   ├── MalformedWacz
     │   ├── MalformedHar
@@ -123,6 +124,10 @@ class CollectionError(StillwebError):
 
 class MalformedWarc(CollectionError):
     """A file is not WARC or ARC, or a record in it is truncated or invalid."""
+
+
+class StaleIndex(MalformedWarc):
+    """An index contradicts a record that it names: it belongs to another state of the archive."""
 
 
 class NoResponses(MalformedWarc):

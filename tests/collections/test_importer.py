@@ -199,9 +199,9 @@ def warc(*uris: str) -> bytes:
     return b"".join(gzip_member(response(uri)) for uri in uris)
 
 
-def wacz(**members: bytes) -> bytes:
+def wacz(method: int = zipfile.ZIP_STORED, /, **members: bytes) -> bytes:
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
+    with zipfile.ZipFile(out, "w", method) as archive:
         for name, content in members.items():
             archive.writestr(name, content)
     return out.getvalue()
@@ -461,6 +461,8 @@ def test_har_entries_of_which_a_part_is_missing_are_no_capture(tmp_path):
         empty,
         failed(6, size=7, text="mark"),
         failed(7, size=0, text="size unknown"),
+        failed(8, text="no base64!", encoding="base64"),
+        failed(9, text={"a": 1}),
     ]
     har = write(tmp_path / "a.har", json.dumps({"log": {"version": "1.2", "entries": entries}}).encode())
     report = import_files([har], tmp_path / "root", "x")
@@ -470,6 +472,8 @@ def test_har_entries_of_which_a_part_is_missing_are_no_capture(tmp_path):
         "the response (200) is cut: 3 of 9 bytes",
         "the response (200) is cut: 3 of 9 bytes",
         "the POST has no body, but should have 12 bytes",
+        "the response (200) has no body",
+        "the response (200) has no body",
     ]
     stored = {each.url[-1] for each in Collection.open(tmp_path / "root", "x").captures()}
     assert stored == {"3", "5", "6", "7"}
@@ -482,6 +486,11 @@ WRONG = {
     "empty.warc.gz": (b"", CollectionError, "is empty"),
     "text.txt": (b"hello", CollectionError, "neither WARC, ARC, WACZ, HAR"),
     "cut.zip": (b"PK\x03\x04 cut", MalformedWacz, "not a readable ZIP"),
+    "bzip2.zip": (
+        wacz(zipfile.ZIP_BZIP2, **{"archive/a.warc": b"x"}),
+        MalformedWacz,
+        "only stored and deflated",
+    ),
     "other.zip": (wacz(**{"a.txt": b"x"}), MalformedWacz, "not a WACZ"),
     "hollow.wacz": (wacz(**{"archive/a.warc.gz": b""}), MalformedWarc, "holds no response"),
 }

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import base64
 import gzip
+import hashlib
 import json
 import os
 import shutil
@@ -185,6 +187,31 @@ def test_a_revisit_repeats_what_its_digest_says_and_not_what_else_was_there_at_t
     assert [w.partition(" refers")[0].rpartition(" ")[2] for w in info.warnings] == [A + "x"]
 
 
+@pytest.mark.parametrize("coding", [b"", b"Transfer-Encoding: chunked\r\n", b"Content-Encoding: gzip\r\n"])
+def test_a_revisit_of_another_payload_than_its_original_s_has_none(make, coding):
+    packed = gzip.compress(b"payload", mtime=0)
+    stored = {b"": b"payload", b"Transfer": b"7\r\npayload\r\n0\r\n\r\n"}.get(
+        coding.partition(b"-")[0], packed
+    )
+    spelled = (
+        hashlib.sha1(b"payload").digest(),
+        hashlib.sha1(stored).digest(),
+        hashlib.sha1(b"other").digest(),
+    )
+    collection = make(
+        _record("response", A, b"HTTP/1.1 200 OK\r\n" + coding + b"\r\n" + stored, 0),  # states no digest
+        *(
+            _record("revisit", f"{A}{at}", OK, at, **REVISIT_OF_A, WARC_Payload_Digest="sha1:" + text)
+            for at, text in enumerate(
+                (base64.b32encode(spelled[0]).decode(), spelled[1].hex(), spelled[2].hex()), 1
+            )
+        ),
+    )
+    info = seal(collection)
+    assert [entry.url[-1] for entry in _entries(collection)] == ["/", "1", "2"]
+    assert "which https://a.test/ does not have" in info.warnings[0]
+
+
 def test_a_revisit_without_a_digest_is_not_of_the_empty_payload(make):
     collection = make(
         _record("response", A, b"HTTP/1.1 302 Found\r\nLocation: /x\r\n\r\n", 0),
@@ -226,15 +253,70 @@ def test_a_revisit_without_a_head_is_no_redirect_of_another_url(make):
     assert [entry.url for entry in _entries(collection)] == [A]
 
 
-def test_an_index_that_is_of_another_file_names_nothing(make):
+def test_an_index_that_is_of_another_file_is_rebuilt(make):
     collection = make(_record("response", A + "a", OK + b"a"), _record("response", A + "b", OK + b"b"))
     file = next(iter(collection.warc_files()))
     records = [_record("response", A + "b", OK + b"b"), _record("response", A + "a", OK + b"a")]
     file.write_bytes(b"".join(records))
     os.utime(file, ns=(0, 0))  # copied in with its old time
     info = seal(collection)
-    assert info.entries == 0
+    assert [(entry.url[-1:], bytes(entry.body)) for entry in _entries(collection)] == [
+        ("b", b"b"),
+        ("a", b"a"),
+    ]
+    assert len(info.warnings) == 1
     assert "but the record is of" in info.warnings[0]
+    assert info.warnings[0].endswith("so it was rebuilt")
+
+
+@pytest.mark.parametrize("members", [("request",), ("offset", "length")])
+def test_an_index_that_joins_a_post_with_the_answer_to_another_is_rebuilt(make, members):
+    collection = make(
+        *(
+            record
+            for at in (0, 1)
+            for record in (
+                _request(A, "POST /", at, b'{"n": %d}' % at),
+                _record("response", A, OK + b"answer %d" % at, at),
+            )
+        )
+    )
+    rows = [line.split(b" ", 2) for line in collection.index_file.read_bytes().splitlines()]
+    first, second = (json.loads(row[2]) for row in rows)
+    for name in members:
+        first[name], second[name] = second[name], first[name]
+    rows = [[*row[:2], json.dumps(each).encode()] for row, each in zip(rows, (first, second), strict=True)]
+    collection.index_file.write_bytes(b"".join(b" ".join(row) + b"\n" for row in rows))
+    assert seal(collection).warnings[0].endswith("so it was rebuilt")
+    keys = [request_key("POST", A, "application/json", b'{"n": %d}' % at) for at in (0, 1)]
+    with Pack.open(collection.pack) as pack:
+        bodies = [bytes(pack.entry(row).body) for key in keys for row in pack.lookup(key)]
+    assert bodies == [b"answer 0", b"answer 1"]
+    assert seal(collection).warnings == ()
+
+
+def test_ids_of_several_requests_do_not_join_an_answer_with_another_request(make):
+    same = {"WARC_Record_ID": "<urn:test:same>", "WARC_Concurrent_To": "<urn:test:same>"}
+    posted = b"POST / HTTP/1.1\r\n\r\n%d"
+    pairs = [
+        record
+        for at in range(4)
+        for record in (
+            _record("request", A, posted % at, 0, **same),
+            _record("response", A, OK + b"%d" % at, 0, **same),
+        )
+    ]
+    collection = make(*pairs, *pairs)  # concatenated files repeat their ids
+    seal(collection)
+    with Pack.open(collection.pack) as pack:
+        for at in range(4):
+            rows = pack.lookup(request_key("POST", A, "", b"%d" % at))
+            assert {bytes(pack.entry(row).body) for row in rows} == {b"%d" % at}
+    collection = make(*pairs[::2], *pairs[1::2], name="apart")
+    defects = []
+    reindex(collection, defects.append)
+    assert {each.code for each in defects} == {"no-request"}
+    assert {capture.method for capture in collection.captures()} <= {"POST"}
 
 
 def test_a_304_is_what_it_confirmed(make):

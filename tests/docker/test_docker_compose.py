@@ -226,9 +226,11 @@ def test_proxies_are_named_by_the_host_that_was_requested(ready):
     assert opened.json()["proxy"] == f"http://replay-7.example:{ready.traffic.rpartition(':')[2]}"
 
 
-def test_containers_are_not_root_and_write_as_the_owner(ready):
+def test_containers_are_bounded_and_not_root_and_write_as_the_owner(ready):
     for service in ("replay", "pywb"):
         assert ready("exec", "-T", service, "id", "-u").strip() == str(OWNER)
+        limits = ready.inspect(service)["HostConfig"]
+        assert (limits["Memory"], limits["PidsLimit"]) == (8 << 30, 4096)
     for file in ("certs/ca-key.pem", "certs/leaf-key.pem", "collections/shop/pack/digest"):
         assert (ready.folder / file).stat().st_uid == OWNER
     assert (ready.folder / "certs/ca-key.pem").stat().st_mode & 0o777 == 0o600

@@ -783,6 +783,11 @@ def _wacz(changed: Mapping[str, bytes]) -> bytes:
     return zipped(wacz_members() | dict(changed))
 
 
+def _wacz_by(method: int) -> bytes:
+    """Return a WACZ by a method whose decoder in Python unpacks each piece as a whole."""
+    return zipped(wacz_members() | {"archive/b.warc": bytes(1 << 30)}, method)
+
+
 def _shot(side: int) -> bytes:
     """Return an archive with a screenshot, which packs by a factor of 1,000."""
     packer = zlib.compressobj(9)
@@ -848,6 +853,8 @@ _BOMBS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "bomb-coding-twice": ("a.warc.gz", lambda: _coded("gzip, gzip")),
     "bomb-coding-br": ("a.warc.gz", lambda: _coded("br")),
     "bomb-coding-digest": ("a.warc.gz", lambda: _coded("br", digest=True)),
+    "bomb-zip-bzip2": ("a.wacz", lambda: _wacz_by(zipfile.ZIP_BZIP2)),
+    "bomb-zip-lzma": ("a.wacz", lambda: _wacz_by(zipfile.ZIP_LZMA)),
     "bomb-wacz": (
         "a.wacz",
         lambda: _wacz({f"archive/{number}.warc": bytes(120 << 20) for number in range(20)}),

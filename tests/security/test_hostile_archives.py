@@ -48,7 +48,7 @@ ONCE_WRONG = (
     *("extra-amends.json-20", "folder-reachability.jsonl-20", "manifest-version-20", "pages-13", "pages-23"),
     *("har-escapes", "warc-uri-13", "zip-name-utf8", "arc-13"),
 )
-BOMBS = ("bomb-png", "bomb-marks", "bomb-har-json")
+BOMBS = ("bomb-png", "bomb-marks", "bomb-har-json", "bomb-zip-bzip2")
 MUTANTS = times(6, 12)
 
 

@@ -1,15 +1,15 @@
 """From records to captures: pair responses with requests and write the index of a collection.
 
-WARC-Concurrent-To, in either direction, names a response's request. Without it, the request is the adjacent
-record with the same target URI, preferably of the same time. Each record is a note of a few hundred bytes
-here, so pairs are found anywhere in a file. Records that answer no URL (`urn:` records, metadata, DNS) stay
-in the archive and out of the index.
+WARC-Concurrent-To, in either direction, names a response's request. Otherwise the request is the adjacent
+record with the same target URI, preferably of the same time. An id of several different requests names none
+of them. Each record is a note of a few hundred bytes here, so pairs are found anywhere in a file. Records
+that answer no URL (`urn:` records, metadata, DNS) stay in the archive and out of the index.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator
+from bisect import bisect
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from stillweb.collections.warc.frames import is_socket_url
 from stillweb.collections.warc.reader import gzip_member, read_records
 from stillweb.collections.warc.records import WarcRecord, serialise
 from stillweb.http.codec import LIMIT_VARIABLE, is_bomb
-from stillweb.http.messages import parse_request, parse_response, payload_start
+from stillweb.http.messages import parse_request, parse_response
 from stillweb.matching.keys import request_key
 from stillweb.model import Capture, Request, header
 from stillweb.urls import to_timestamp, urlkey
@@ -132,9 +132,9 @@ def index_file(
                 _ResponseSeen(position, record.id, record.concurrent_to, record.target_uri, capture)
             )
     joined = []
-    for answer, request in _pair(responses, requests):
-        if request is None and _lost(answer, responses, requests):
-            what = f"the request of {answer.uri} is not in the file: its method is unknown"
+    for answer, request, is_lost in _pair(responses, requests):
+        if is_lost:
+            what = f"the request of {answer.uri} is not in the file, or not known: so is its method"
             (report or ignore)(Defect(Severity.ERROR, "no-request", str(path), answer.capture.offset, what))
             continue
         if request and request.lacks_body:
@@ -222,7 +222,7 @@ def _note_answer(path: Path, record: WarcRecord, report: Report) -> Capture | No
         key="",
         status=status,
         mime=mime,
-        digest=_digest(record),
+        digest=record.payload_digest(),
         source=path.name,
         offset=record.offset,
         length=record.length,
@@ -257,27 +257,21 @@ def key_text(url: str) -> str:
     return key.replace(" ", "%20").replace("\n", "%0A").replace("\r", "%0D")
 
 
-def _digest(record: WarcRecord) -> str:
-    stated = record.get("WARC-Payload-Digest")
-    if record.type == "resource":
-        stated = stated or record.get("WARC-Block-Digest")
-    if stated:
-        return stated
-    payload = record.block if record.type == "resource" else record.block[payload_start(record.block) :]
-    return f"sha256:{hashlib.sha256(payload).hexdigest()}"
-
-
 def _pair(
     responses: list[_ResponseSeen], requests: list[_RequestSeen]
-) -> Iterator[tuple[_ResponseSeen, _RequestSeen | None]]:
-    by_id = {note.id: note for note in requests if note.id}
-    naming = {target: note for note in requests for target in note.concurrent_to}
+) -> Iterator[tuple[_ResponseSeen, _RequestSeen | None, bool]]:
+    """Yield each response with its request, and whether it has one that is not known."""
+    by_id = _grouped((note.id, note) for note in requests)
+    naming = _grouped((target, note) for note in requests for target in note.concurrent_to)
     named: dict[int, _RequestSeen] = {}
+    ambiguous = set()
     for answer in responses:
-        found = next((by_id[each] for each in answer.concurrent_to if each in by_id), None)
-        found = found or (naming.get(answer.id) if answer.id else None)
-        if found:
-            named[answer.position] = found
+        name = next((each for each in answer.concurrent_to if each in by_id), "")
+        linked = by_id[name] if name else naming.get(answer.id, [])
+        if linked:
+            named[answer.position] = _nearest(linked, answer.position)
+        elif linked is None:
+            ambiguous.add(answer.position)
     at = {note.position: note for note in requests}
     for note in named.values():
         at.pop(note.position, None)
@@ -287,16 +281,35 @@ def _pair(
             if answer.position not in named and (found := _beside(answer, at, same_time=same_time)):
                 named[answer.position] = at.pop(found.position)
     for answer in responses:
-        yield answer, named.get(answer.position)
+        if request := named.get(answer.position):
+            yield answer, request, False
+        else:
+            yield answer, None, answer.position in ambiguous or _lost(answer, responses, by_id.keys())
 
 
-def _lost(answer: _ResponseSeen, responses: list[_ResponseSeen], requests: list[_RequestSeen]) -> bool:
+def _grouped(notes: Iterable[tuple[str, _RequestSeen]]) -> dict[str, list[_RequestSeen] | None]:
+    """Return the requests by id. Concatenated files repeat requests; None for an id of different ones."""
+    found: dict[str, list[_RequestSeen] | None] = {}
+    for name, note in notes:
+        same = found.setdefault(name, []) if name else None
+        if same and (same[0].uri, same[0].method, same[0].key) != (note.uri, note.method, note.key):
+            found[name] = None
+        elif same is not None:
+            same.append(note)
+    return found
+
+
+def _nearest(notes: list[_RequestSeen], position: int) -> _RequestSeen:
+    after = bisect(notes, position, key=lambda note: note.position)
+    return min(notes[max(0, after - 1) : after + 1], key=lambda note: abs(note.position - position))
+
+
+def _lost(answer: _ResponseSeen, responses: list[_ResponseSeen], ids: Set[str]) -> bool:
     """Return True if the request that a response names should be in the file, like those of others.
 
     It may have been a POST, whose response must not pass for that to a GET. Files without any of the named
     requests (Common Crawl) contain responses only; these count as responses to GETs.
     """
-    ids = {note.id for note in requests}
     return bool(answer.concurrent_to) and any(ids & set(other.concurrent_to) for other in responses)
 
 

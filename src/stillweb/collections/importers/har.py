@@ -11,7 +11,6 @@ Nor is an entry without its request's body, which would answer any request witho
 from __future__ import annotations
 
 import base64
-import binascii
 import gzip
 import re
 import zlib
@@ -191,12 +190,14 @@ class HarFile:
         if text is None:
             empty = not content.get("size") or int(response["status"]) in _EMPTY
             return b"" if empty or _redirects(response) else None
+        if not isinstance(text, str):
+            return None
         if content.get("encoding") == "base64":
             try:
-                return base64.b64decode(text)
-            except binascii.Error:
+                return base64.b64decode("".join(text.split()), validate=True)
+            except ValueError:
                 return None
-        return _encode(str(text), str(content.get("mimeType") or ""))
+        return _encode(text, str(content.get("mimeType") or ""))
 
     def _posted(self, request: dict[str, Any]) -> bytes:
         posted = request.get("postData") or {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import lzma
 import re
 import zipfile
 import zlib
@@ -37,15 +36,14 @@ _MAX_DEPTH = 4
 _MEMBER = 32 << 10  # bytes of disk and memory that a member takes, however small it is
 _PAGE = 1 << 10  # bytes of memory that a page takes
 # Errors of a damaged file that zipfile does not convert: EINVAL for a place before the first byte,
-# RuntimeError for a member that seems encrypted, and the errors of its decoders (bz2's is an OSError without
-# a number). UnicodeDecodeError: a member's name that is marked as UTF-8 and is not.
+# RuntimeError for a member that seems encrypted, and that of its decoder.
+# UnicodeDecodeError: a member's name that is marked as UTF-8 and is not.
 _BROKEN = (
     zipfile.BadZipFile,
     EOFError,
     OSError,
     RuntimeError,
     UnicodeDecodeError,
-    lzma.LZMAError,
     zlib.error,
 )
 
@@ -175,6 +173,11 @@ def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, bu
 
 
 def _pieces(archive: zipfile.ZipFile, member: zipfile.ZipInfo, line_cost: int = 0) -> Iterator[bytes]:
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        # zipfile unpacks a piece of bzip2 or LZMA as a whole, however much it holds.
+        what = f"member {member.filename} is packed by method {member.compress_type} of ZIP"
+        what += ": only stored and deflated members are read"
+        raise MalformedWacz(what, path=Path(archive.filename or ""), hint="unpack it, and zip it again")
     with archive.open(member) as source:
         path, what = Path(archive.filename or ""), f"member {member.filename}"
         yield from unpacked_pieces(source, member.compress_size, path, what, line_cost=line_cost)

@@ -34,7 +34,14 @@ from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.store import BodyStore
 from stillweb.collections.pack.writer import PackWriter
 from stillweb.collections.warc.cdxj import read_in_file_order
-from stillweb.errors import CollectionError, LimitExceeded, MalformedPack, MalformedWarc, MissingRecord
+from stillweb.errors import (
+    CollectionError,
+    LimitExceeded,
+    MalformedPack,
+    MalformedWarc,
+    MissingRecord,
+    StaleIndex,
+)
 from stillweb.matching.captures import (
     MEANT,
     OTHER_RANGE,
@@ -87,7 +94,7 @@ def seal(
     The rules are read once, so a pack's aliases match its stated rules even if the file is edited meanwhile.
 
     Args:
-        collection: its index is rebuilt if it is missing or older than the archive.
+        collection: its index is rebuilt if it is missing, older than the archive, or contradicts a record.
         on_progress: called with the number of captures read so far.
         reuse: take the entries of files with an unchanged size and no later time from the last pack.
 
@@ -96,28 +103,54 @@ def seal(
         MalformedCdxj: if the index cannot be read.
     """
     collection.require_archive()
+    sizes = _archive_sizes(collection)
+    why = ""
+    if not is_fresh(collection) or _index_lags(collection, sizes):
+        why = f"{collection.index_file}: was missing or older than the archive"
+        reindex(collection)
+    store = BodyStore.of(collection.pack)
+    try:
+        info = _write_pack(collection, store, sizes, on_progress, reuse=reuse, strict=not why)
+    except StaleIndex as error:
+        why = f"{collection.index_file}: is of another state of the archive ({error})"
+        reindex(collection)
+        info = _write_pack(collection, store, sizes, on_progress, reuse=False, strict=False)
+    warnings = [*([f"{why}, so it was rebuilt"] if why else []), *info.warnings]
+    try:
+        store.collect()
+    except MalformedPack as error:
+        warnings.append(f"{error}: bodies that no pack needs stay until it is sealed again")
+    return replace(info, warnings=tuple(warnings))
+
+
+def _write_pack(
+    collection: Collection,
+    store: BodyStore,
+    sizes: Mapping[str, int],
+    on_progress: Callable[[int], None] | None,
+    *,
+    reuse: bool,
+    strict: bool,
+) -> PackInfo:
+    """Write the pack.
+
+    Args:
+        sizes: of the archive files, read before the index.
+        strict: raise StaleIndex if the index contradicts a record, which is otherwise left out.
+    """
     warnings: list[str] = []
     rules = rules_text(collection)
-    sizes = _archive_sizes(collection)
-    if not is_fresh(collection) or _index_lags(collection, sizes):
-        reindex(collection)
-        warnings.append(f"{collection.index_file}: was missing or older than the archive, so it was rebuilt")
-    sizes |= _index_size(collection)
-    store = BodyStore.of(collection.pack)
+    sizes = {**sizes, **_index_size(collection)}
     with ExitStack() as stack:
         writer = stack.enter_context(PackWriter(collection.pack, store))
         before = SealedBefore(collection, rules, sizes, stack) if reuse else None
-        sealing = _Sealing(collection, rules, writer, warnings)
+        sealing = _Sealing(collection, rules, writer, warnings, strict=strict)
         for number, capture in enumerate(_captures(collection), start=1):
             sealing.take(capture, before.find(capture) if before else None)
             if on_progress:
                 on_progress(number)
         sealing.take_partial()
         info = writer.finish(_manifest(collection, rules, sealing.first), sizes)
-    try:
-        store.collect()
-    except MalformedPack as error:
-        warnings.append(f"{error}: bodies that no pack needs stay until it is sealed again")
     return replace(info, warnings=tuple(warnings))
 
 
@@ -248,7 +281,10 @@ class _Sealing:
         first: earliest timestamp of an entry.
     """
 
-    def __init__(self, collection: Collection, rules: str, writer: PackWriter, warnings: list[str]) -> None:
+    def __init__(
+        self, collection: Collection, rules: str, writer: PackWriter, warnings: list[str], *, strict: bool
+    ) -> None:
+        self._strict = strict
         self._rules = Rules.parse(rules, file=collection.path / RULES)
         self._collection = collection
         self._writer = writer
@@ -332,7 +368,12 @@ class _Sealing:
             request = exchange.request
             content_type = header(request.headers, "content-type")
             key = request_key(request.method, request.url, content_type, request.raw_body)
+            if self._strict and key.hex() != capture.key:
+                what = f"the index has another request for {capture.url} here"
+                raise StaleIndex(what, path=self._collection.archive / capture.source, offset=capture.offset)
         except (MalformedWarc, MissingRecord) as error:
+            if self._strict and isinstance(error, StaleIndex):
+                raise
             self._warnings.append(str(error))
             return None
         except UnicodeEncodeError as error:

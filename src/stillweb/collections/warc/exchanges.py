@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +13,8 @@ from pathlib import Path
 from stillweb.collections.warc import methodquery
 from stillweb.collections.warc.reader import read_record
 from stillweb.collections.warc.records import WarcRecord, clean_uri, timestamp_of
-from stillweb.errors import CollectionError, MalformedWarc, MissingRecord
+from stillweb.errors import CollectionError, LimitExceeded, MalformedWarc, MissingRecord, StaleIndex
+from stillweb.http.codec import decoded_body
 from stillweb.http.messages import parse_request, parse_response
 from stillweb.model import Capture, Exchange, Request, Response
 from stillweb.urls import wire_url
@@ -19,6 +22,8 @@ from stillweb.urls import wire_url
 REVISIT = "warc/revisit"
 _CHECK = "stillweb collections check NAME"
 _RECENT = 32 << 20  # bytes of bodies that `Originals` keeps
+_ALGORITHMS = {"md5": (32, 26), "sha1": (40, 32), "sha256": (64, 52)}
+"""Lengths of a digest in hex and in base32, by algorithm."""
 
 
 class Originals:
@@ -30,6 +35,7 @@ class Originals:
     def __init__(self, captures: Iterable[Capture]) -> None:
         self._recent: OrderedDict[tuple[Path, str, int], Response] = OrderedDict()
         self._recent_bytes = 0
+        self._digests: dict[tuple[Path, str, int, str], frozenset[str]] = {}
         self._by_time: dict[tuple[str, str], list[Capture]] = {}
         self._by_digest: dict[str, list[Capture]] = {}
         self._by_url: dict[str, list[Capture]] = {}
@@ -86,6 +92,40 @@ class Originals:
         while self._recent_bytes > _RECENT:
             self._recent_bytes -= len(self._recent.popitem(last=False)[1].raw_body)
         return response
+
+    def lacks_digest(self, archive: Path, capture: Capture, stated: str) -> bool:
+        """Return True if a capture's payload lacks a digest that a revisit states for it.
+
+        A digest that the capture states too is believed. Programs take digests of the payload as stored,
+        without its chunks, or decoded.
+
+        Raises:
+            MissingRecord, MalformedWarc: if the capture cannot be read.
+        """
+        name, _, value = stated.partition(":")
+        algorithm = name.lower().replace("-", "")
+        if stated == capture.digest or algorithm not in _ALGORITHMS:
+            return False
+        if len(value.rstrip("=")) not in _ALGORITHMS[algorithm]:
+            return False
+        key = archive, capture.source, capture.offset, algorithm
+        if key not in self._digests:
+            record, response = _answer(archive, capture), self.read(archive, capture)
+            try:
+                decoded = decoded_body(response)
+            except LimitExceeded:
+                decoded = None
+            self._digests[key] = frozenset(
+                spelled
+                for body in (record.payload, response.raw_body, decoded)
+                if body is not None
+                for spelled in _spellings(hashlib.new(algorithm, body).digest())
+            )
+        return value.rstrip("=").lower() not in self._digests[key]
+
+
+def _spellings(digest: bytes) -> tuple[str, str]:
+    return digest.hex(), base64.b32encode(digest).decode().rstrip("=").lower()
 
 
 def without_original(
@@ -148,13 +188,16 @@ def _read(archive: Path, capture: Capture, offset: int, length: int) -> WarcReco
 
 
 def _answer(archive: Path, capture: Capture) -> WarcRecord:
-    """Read the record of a capture and check its URL: the index may belong to another file."""
+    """Read the record of a capture and check URL and digest: the index may belong to another file."""
     record = _read(archive, capture, capture.offset, capture.length)
     undone = methodquery.undo(record.target_uri)
     url = undone.url if undone else record.target_uri
     if wire_url(url) != wire_url(capture.url):
         what = f"the index has {capture.url} here, but the record is of {url}"
-        raise MalformedWarc(what, path=archive / capture.source, offset=capture.offset, hint=_CHECK)
+        raise StaleIndex(what, path=archive / capture.source, offset=capture.offset, hint=_CHECK)
+    if capture.digest and record.payload_digest() != capture.digest:
+        what = f"the index has another payload of {capture.url} here ({capture.digest})"
+        raise StaleIndex(what, path=archive / capture.source, offset=capture.offset, hint=_CHECK)
     return record
 
 
@@ -197,6 +240,11 @@ def _revisited(archive: Path, capture: Capture, record: WarcRecord, originals: O
         )
     assert originals is not None
     original = originals.read(archive, found)
+    stated = record.get("WARC-Payload-Digest")
+    is_confirmed = record.get("WARC-Profile").endswith("server-not-modified")
+    if stated and not is_confirmed and originals.lacks_digest(archive, found, stated):
+        what = f"the revisit of {capture.url} is of a payload {stated}, which {found.url} does not have"
+        raise MissingRecord(what, path=archive / capture.source, offset=capture.offset)
     head = parse_response(record.block)
     if head is None and original.status != HTTPStatus.OK and wire_url(found.url) != wire_url(capture.url):
         what = f"the revisit of {capture.url} is without a head, and its payload was {found.url}'s"

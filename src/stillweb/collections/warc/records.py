@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from stillweb.collections.defects import Severity
-from stillweb.http.messages import is_response, is_whole
+from stillweb.http.messages import is_response, is_whole, payload_start
 from stillweb.model import Headers, header
 from stillweb.urls import from_timestamp, to_timestamp
 
@@ -116,6 +116,20 @@ class WarcRecord:
     def timestamp(self) -> str:
         """WARC-Date as 14 digits UTC; "" if it is invalid."""
         return timestamp_of(self.get("WARC-Date"))
+
+    @property
+    def payload(self) -> bytes:
+        """The stored payload; that of a message may have a transfer coding."""
+        return self.block if self.type == "resource" else self.block[payload_start(self.block) :]
+
+    def payload_digest(self) -> str:
+        """Return the stated digest of the payload; SHA-256 of the stored payload if none is stated."""
+        stated = self.get("WARC-Payload-Digest")
+        if self.type == "resource":
+            stated = stated or self.get("WARC-Block-Digest")
+        if stated:
+            return stated
+        return f"sha256:{hashlib.sha256(self.payload).hexdigest()}"
 
 
 def clean_uri(uri: str) -> str:
