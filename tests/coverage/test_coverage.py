@@ -137,6 +137,8 @@ def test_an_unknown_agent_is_refused_with_the_names_of_the_others():
         ("https://a.test/", "https://a.test/"),
         ("https://a.test/#/items/17/edit?tab=2", "https://a.test/#/items/{}/edit?tab={}"),
         ("https://a.test/#place", "https://a.test/"),
+        ("https://a.test/x.ejs?0.7444048130996463", "https://a.test/x.ejs?{}"),
+        ("https://a.test/doku.php?export", "https://a.test/doku.php?export"),
     ],
 )
 def test_templates_leave_out_what_varies(url, template):

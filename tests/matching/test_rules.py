@@ -46,7 +46,7 @@ def test_each_default_rule_names_a_shape_that_no_one_types():
     for rule in default_rules():
         assert rule.origin is RuleOrigin.DEFAULT
         assert rule.evidence
-        assert rule.shape == "milliseconds"
+        assert rule.shape in ("milliseconds", "draw")
 
 
 def test_an_alias_is_no_exact_key_and_a_guess_is_no_strict_alias():
@@ -126,6 +126,30 @@ def test_bare_query_values_path_segments_and_escapes():
     assert same("https://a.test/?a%20b=*", "abcdefgh%2B", "zzzzzzzz")
     assert not same("https://a.test/s/*/y", *uuids)
     assert not same("https://a.test/s/a/*/x", *uuids)
+
+
+@pytest.mark.parametrize("spelled", ["?*", "?b=1&*"])
+@pytest.mark.parametrize(
+    ("value", "other"),
+    [
+        ("0.0763206162175720", "0.7444048130996463"),
+        ("7.2044048130996463e-7", "0.7444048130996463"),
+        (NOW, LATER),
+    ],
+)
+def test_random_numbers_and_times_without_a_name_are_cache_busters_on_every_site(spelled, value, other):
+    def alias(text: str) -> bytes | None:
+        return _alias(Rules.parse(""), _get("https://a.test/x.ejs" + spelled.replace("*", text)))
+
+    assert alias(value) == alias(other) is not None
+    assert alias(value) != _alias(Rules.parse(""), _get("https://a.test/y.ejs" + spelled.replace("*", other)))
+
+
+@pytest.mark.parametrize(
+    "query", ["?0.5", "?0.1234567", "?page=0.7444048130996463", "?0.7444048130996463=a", "?12345678"]
+)
+def test_other_numbers_are_none(query):
+    assert not Rules.parse("").aliases(_get("https://a.test/x.ejs" + query))
 
 
 def test_hosts_paths_and_methods():

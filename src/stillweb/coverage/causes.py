@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
 from stillweb.collections.branches import FormOutcome
 from stillweb.collections.misses import Missed
@@ -142,11 +142,16 @@ def url_template(url: str) -> str:
 
 def _template(url: str) -> str:
     split = urlsplit(url)
-    path = "/".join("{}" if _VARIABLE.search(part) else part for part in split.path.split("/"))
-    names = [name for name, _ in parse_qsl(split.query, keep_blank_values=True)]
-    query = "&".join(f"{name}={{}}" for name in dict.fromkeys(sorted(names)))
+    path = "/".join(map(_part, split.path.split("/")))
+    fields = [field.partition("=") for field in split.query.split("&") if field]
+    names = (f"{unquote_plus(name)}={{}}" if equals else _part(name) for name, equals, _ in fields)
+    query = "&".join(dict.fromkeys(sorted(names)))
     origin = f"{split.scheme}://{split.netloc}" if split.netloc else ""
     return f"{origin}{path}" + (f"?{query}" if query else "")
+
+
+def _part(text: str) -> str:
+    return "{}" if _VARIABLE.search(text) else text
 
 
 def is_left_alone(step: StepRecord, avoid: AvoidRules) -> bool:

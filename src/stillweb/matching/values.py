@@ -30,6 +30,8 @@ TIMES_IN_TEXT = re.compile(
 )
 """Times inside of a longer text. Numbers of seconds are left out: identifiers have ten digits, too."""
 
+_DRAWN = r"0?\.[0-9]{12,24}|[0-9]\.[0-9]{9,20}e-[0-9]{1,3}"  # Math.random(), and no number that anyone types
+
 SHAPES: dict[str, re.Pattern[str]] = {
     name: re.compile(pattern)
     for name, pattern in {
@@ -45,6 +47,7 @@ SHAPES: dict[str, re.Pattern[str]] = {
         "token": r"[A-Za-z0-9_.~+/=:|-]{8,4096}",
         "any": r"(?s:.*)",
         # `shape_of` never returns these, since `any` fits too.
+        "draw": _DRAWN,
         SET: r"[^|,]+(\|[^|]+)+|[^|,]+(,[^|,]+)+",
         COUNTER: r"[0-9]{1,9}",
         CLOCK: rf"1[0-9]{{9}}(\.[0-9]{{1,9}})?|1[0-9]{{12}}|1[0-9]{{15}}|{_DATE}[T ]{_TIME}",
@@ -87,7 +90,6 @@ def linear_regex(pattern: str | bytes, *, ignore_case: bool = False) -> Any:
 DAY = 86400.0
 _MINUTE = 60
 _PER_SECOND = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6}
-_DRAW = re.compile(r"0?\.[0-9]{12,24}|[0-9]\.[0-9]{9,20}e-[0-9]{1,3}")
 # Runs that may differ between two responses to the same request: times, digests, tokens.
 _RUN = re.compile(rb"[A-Za-z0-9+/_=-]{8,}")
 _WHEN = re.compile(
@@ -116,7 +118,7 @@ def kind_of(text: str, near: tuple[float, ...], within: float = DAY) -> ValueKin
     when = _time(text)
     if when is not None:
         return ValueKind.TIME if when % _MINUTE and any(abs(when - each) <= within for each in near) else None
-    if _DRAW.fullmatch(text):
+    if fits("draw", text):
         return ValueKind.DRAW
     if fits("uuid", text) or fits("jwt", text):
         return ValueKind.RANDOM
