@@ -245,6 +245,21 @@ def test_start_pages_grow_with_the_number_of_tasks(n, starts):
     assert MakeOptions(n=n, starts=7).start_pages == 7
 
 
+def test_pages_without_a_way_become_start_pages_if_the_others_do_not_suffice():
+    body = "<body><h1>{0}</h1><table><tr><th>Code</th><td>X{0}</td></tr></table></body>"
+    urls = [f"{HOME}{number}" for number in range(5)]
+    site = SiteMap({url: read_page(url, body.format(f"Lamp {url[-1]}")) for url in urls})
+
+    def start_pages(**more) -> set[str]:
+        options = MakeOptions(n=100, families=("report",), **more)
+        planner = TaskPlanner(site, dict.fromkeys(urls, "train"), "shop", 7, options.start_pages)
+        made = MadeTasks("shop", "", options)
+        return {plan.task.start_url for plan in _candidates(site, planner, made, options)}
+
+    assert len(start_pages(starts=2)) == 2
+    assert len(start_pages()) == 4  # with 100 tasks requested, two at first
+
+
 class FailingProver:
     """The browser fails for tasks 0 to `failing` - 1, as it does when a machine is overloaded."""
 

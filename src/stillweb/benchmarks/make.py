@@ -224,6 +224,7 @@ async def make_tasks(
         await _prove_all(prover, planner, plans, made, on_progress)
         while _drop_surplus(made):
             await _prove_all(prover, planner, plans, made, on_progress)
+        made.starts = dict(planner.starts)
     if not made.tried:
         raise UsageError(
             f"no page of {collection.name} makes a task of the families {', '.join(options.families)} "
@@ -333,11 +334,8 @@ def _candidates(
     """
     facts = SiteFacts(site, options.seed)
     planned: Counter[str] = Counter()
-    seen: set[Any] = set()
-    lost: dict[Any, TaskCandidate] = {}
-    crowded: Counter[tuple[frozenset[str], str]] = Counter()
-    for most in _PER_PAGE:
-        running = [(family, make(facts)) for family in options.families for make in _GENERATORS[family]]
+    search = _PlanSearch(planner)
+    for most, running in _rounds(search, facts, options):
         went_on = True
         while went_on:
             went_on = False
@@ -345,18 +343,35 @@ def _candidates(
                 if family == "impossible" and not _is_impossible_due(made, planned):
                     continue
                 went_on = True
-                plan = _first_planned(generator, planner, seen, lost, crowded, most)
+                plan = search.next(generator, most)
                 if plan is None:
                     running.remove((family, generator))
                 else:
                     planned[family] += 1
                     yield plan
-    for key, candidate in lost.items():
-        if key not in seen:
-            failed = (candidate.family, "plan: no way within a part")
-            made.tried[candidate.family] += 1
-            made.dropped[failed] += 1
-            made.details.setdefault(failed, f"{candidate.goal} ({candidate.visits[-1]})")
+    for candidate in search.without_way():
+        failed = (candidate.family, "plan: no way within a part")
+        made.tried[candidate.family] += 1
+        made.dropped[failed] += 1
+        made.details.setdefault(failed, f"{candidate.goal} ({candidate.visits[-1]})")
+
+
+_Running = list[tuple[str, Iterator[TaskCandidate]]]
+
+
+def _rounds(search: _PlanSearch, facts: SiteFacts, options: MakeOptions) -> Iterator[tuple[int, _Running]]:
+    """Yield generators by family, and the number of tasks that a page may make of a template.
+
+    After all pages, the candidates without a way begin on their own pages, as long as start pages may be added.
+    """
+    for most in _PER_PAGE:
+        yield most, [(family, make(facts)) for family in options.families for make in _GENERATORS[family]]
+    while options.starts is None and search.planner.begin_on(search.without_way(), _MOST_STARTS):
+        lost = search.without_way()
+        yield (
+            _PER_PAGE[-1],
+            [(name, iter([c for c in lost if c.family == name])) for name in options.families],
+        )
 
 
 def _is_impossible_due(made: MadeTasks, planned: Mapping[str, int]) -> bool:
@@ -383,28 +398,34 @@ def _drop_surplus(made: MadeTasks) -> bool:
     return bool(surplus)
 
 
-def _first_planned(
-    generator: Iterator[TaskCandidate],
-    planner: TaskPlanner,
-    seen: set[Any],
-    lost: dict[Any, TaskCandidate],
-    crowded: Counter[tuple[frozenset[str], str]],
-    most: int,
-) -> TaskPlan | None:
-    """Return the next plan of a generator; an instance without a way may have one from another page."""
-    for candidate in generator:
-        instance = (candidate.family, candidate.slots)
-        place = (planner.site.views(candidate.visits[-1]), candidate.template)
-        if instance in seen or candidate.goal in seen or crowded[place] >= most:
-            continue
-        plan = planner.plan(candidate, "candidate")
-        if plan is None:
-            lost[instance] = candidate
-            continue
-        seen.update((instance, candidate.goal))
-        crowded[place] += 1
-        return plan
-    return None
+@dataclass(slots=True)
+class _PlanSearch:
+    """Plans of candidates: an instance and a goal occur once, a page has few of a template."""
+
+    planner: TaskPlanner
+    _seen: set[Any] = field(default_factory=set)
+    _lost: dict[Any, TaskCandidate] = field(default_factory=dict)
+    _crowded: Counter[tuple[frozenset[str], str]] = field(default_factory=Counter)
+
+    def next(self, generator: Iterator[TaskCandidate], most: int) -> TaskPlan | None:
+        """Return the next plan of a generator; an instance without a way may have one from another page."""
+        for candidate in generator:
+            instance = (candidate.family, candidate.slots)
+            place = (self.planner.site.views(candidate.visits[-1]), candidate.template)
+            if instance in self._seen or candidate.goal in self._seen or self._crowded[place] >= most:
+                continue
+            plan = self.planner.plan(candidate, "candidate")
+            if plan is None:
+                self._lost[instance] = candidate
+                continue
+            self._seen.update((instance, candidate.goal))
+            self._crowded[place] += 1
+            return plan
+        return None
+
+    def without_way(self) -> list[TaskCandidate]:
+        """Return a candidate of each instance that has no plan."""
+        return [each for key, each in self._lost.items() if key not in self._seen]
 
 
 _WIDTH = 360  # pixels of a picture

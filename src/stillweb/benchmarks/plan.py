@@ -6,7 +6,7 @@ the same part of the split.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -100,6 +100,28 @@ class TaskPlanner:
         alone.sort(key=lambda url: (-len(self.site.pages[url].links), url))
         starts = [url for url in self.site.starts if url in within and views(url) in left]
         return tuple(dict.fromkeys(chosen + starts + alone))[:most]
+
+    def begin_on(self, candidates: Sequence[TaskCandidate], most: int) -> bool:
+        """Add the page that most candidates without a way are about to the start pages of its part.
+
+        Args:
+            most: start pages that a part may have.
+
+        Returns:
+            False if no page may be added.
+        """
+        about = Counter(
+            self.site.views(each.visits[0])
+            for each in candidates
+            if each.family != "open" and len({self._parts[url] for url in (*each.visits, *each.lands)}) == 1
+        )
+        for views in sorted(about, key=lambda views: (-about[views], min(views))):
+            url = min(views, key=lambda view: (len(view), view))
+            starts = self.starts[self._parts[url]]
+            if len(starts) < most and not views.intersection(starts):
+                self.starts[self._parts[url]] = (*starts, url)
+                return True
+        return False
 
     def plan(
         self, candidate: TaskCandidate, task_id: str, without: frozenset[str] = frozenset()
