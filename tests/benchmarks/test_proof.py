@@ -169,9 +169,9 @@ def test_a_mark_of_required_fields_is_no_part_of_a_name():
     node = AxNode("b7", "textbox", "Title *", "", (), 0, 1, "")
     seen = SimpleNamespace(url=HOME, nodes=(node,))
     step = {"action": "fill", "role": "textbox", "name": "Title", "value": "Good"}
-    assert action_of(step, seen) == {"action": "fill", "bid": "b7", "value": "Good"}
+    assert action_of(step, seen.nodes, seen.url) == {"action": "fill", "bid": "b7", "value": "Good"}
     with pytest.raises(LookupError, match="shows no textbox 'Titles'"):
-        action_of({**step, "name": "Titles"}, seen)
+        action_of({**step, "name": "Titles"}, seen.nodes, seen.url)
 
 
 class CollapsedEnv(FakeEnv):

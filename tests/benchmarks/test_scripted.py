@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,9 +11,12 @@ import pytest
 import shop_site
 
 from stillweb.benchmarks import MakeOptions, make_tasks
+from stillweb.benchmarks.candidates import SiteFacts
 from stillweb.benchmarks.oracle import run_oracle
+from stillweb.benchmarks.pages import SitePage
 from stillweb.benchmarks.scripted import game_oracle, game_plans, game_tasks, next_game, with_rendered
-from stillweb.benchmarks.site import read_site
+from stillweb.benchmarks.site import SiteMap, SiteState, read_site
+from stillweb.benchmarks.states import impossible_shown, report_effects, report_entries, report_shown
 from stillweb.browser.observe.axtree import AxNode
 from stillweb.env import EnvOptions
 from stillweb.env.env import open_envs
@@ -113,6 +118,94 @@ async def test_pages_that_scripts_draw_have_links_and_facts(ca, site, tmp_path):
 
 async def test_pages_with_content_are_not_opened(site):
     assert (await with_rendered([], "shop", site)).pages == site.pages
+
+
+PARTS = {
+    "Pump": ("PX-20", "Moves warm water through all pipes."),
+    "Valve": ("VB-7", "Holds back the water of one floor."),
+    "Burner": ("KR-300", "Heats water with natural gas."),
+}
+APP = """<!doctype html><title>Boiler room</title><body><script>
+const parts = PARTS, box = document.createElement("div");
+for (const name in parts) {
+  const each = document.body.appendChild(document.createElement("div"));
+  each.textContent = name;
+  each.onclick = () => {
+    const [model, text] = parts[name];
+    box.innerHTML = `<p>${text}</p><table><tr><th>Model</th><td>${model}</td></tr></table>`;
+  };
+}
+document.body.append(box);
+</script></body>""".replace("PARTS", json.dumps(PARTS))
+
+
+@pytest.mark.browser
+async def test_a_page_without_links_makes_tasks_about_what_its_clicks_show(ca, tmp_path):
+    app = shop_site.write(tmp_path, {"/": APP}, "app")
+    options = MakeOptions(n=7, families=("report",), runs=2, walks=0, jobs=1)
+    async with (
+        serve([app], ca, ReplayOptions(port=0, session_ports=None)) as server,
+        ReplayClient(server.url) as client,
+    ):
+        made = await make_tasks(app, client, options)
+    goals = {each.goal: each.origin for each in made.tasks}
+    assert Counter(each.template for each in goals.values()) == {"report/shown-row": 3, "report/effect": 3}
+    for name, (model, text) in PARTS.items():
+        shown = goals[
+            f"On the page “Boiler room”, click “{name}”. What does the row “Model” then show? "
+            "Answer “N/A” if the site does not say."
+        ]
+        assert [each.get("name", each.get("answer")) for each in shown.oracle] == [name, model]
+        effect = next(origin for goal, origin in goals.items() if text in goal)
+        assert effect.oracle[-1]["answer"] == name
+        assert not {*PARTS} - {name} - {*effect.wrong}
+
+
+def state(*tree: tuple[int, str, str], before: tuple[AxNode, ...] = (), **more) -> SiteState:
+    shown = (AxNode(f"b{n}", role, name, "", (), depth, n, "") for n, (depth, role, name) in enumerate(tree))
+    return SiteState(HOME, tuple(shown), before, **more)
+
+
+def asked(make, *states: SiteState) -> list[tuple[str, str]]:
+    page = SitePage(HOME, "Boiler room", "Boiler room")
+    site = SiteMap({HOME: page}, states=states, explored=frozenset((HOME,)))
+    return [
+        (each.goal.removeprefix("On the page “Boiler room”, "), each.answer)
+        for each in make(SiteFacts(site, 0))
+    ]
+
+
+def menu(*names: str) -> list[tuple[int, str, str]]:
+    return [(0, "menu", ""), *((1, "menuitem", name) for name in names)]
+
+
+def test_an_entry_of_a_menu_follows_another_one_with_a_unique_name():
+    tree, opened = menu("\uf0c9 Import", "Export", "Settings"), {"clicks": ("File",), "acts": ({},)}
+    after_import = ("click “File”. Which menu item comes right after “Import”?", "Export")
+    after_export = ("click “File”. Which menu item comes right after “Export”?", "Settings")
+    assert sorted(asked(report_entries, state(*tree, **opened))) == [after_export, after_import]
+    assert after_import not in asked(report_entries, state(*tree, *menu("Export", "Copy", "Cut"), **opened))
+    assert asked(report_entries, state(*tree, before=state(*tree).nodes, **opened)) == []
+
+
+def test_a_text_that_two_controls_bring_up_makes_no_question():
+    one = state((0, "StaticText", "Pump Moves warm water around"), clicks=("Pump",), acts=({},))
+    ((goal, answer),) = asked(report_effects, one)
+    assert goal.startswith("a click brings up the text “Moves warm water around”.")
+    assert answer == "Pump"
+    assert asked(report_effects, one, replace(one, clicks=("Valve",))) == []
+    assert asked(report_effects, one, replace(one, clicks=())) == []
+
+
+def test_a_value_that_most_states_show_makes_no_question():
+    rows = [
+        state((0, "row", ""), (1, "cell", "Type"), (1, "cell", kind), clicks=(name,), acts=({},))
+        for name, kind in (("Pump", "moving part"), ("Valve", "moving part"), ("Pipe", "fixed part"))
+    ]
+    assert [answer for _, answer in asked(report_shown, *rows)] == ["fixed part"]
+    other = state((0, "row", ""), (1, "cell", "Year"), (1, "cell", "1999"), clicks=("Tank",), acts=({},))
+    assert {answer for _, answer in asked(impossible_shown, rows[0], other)} == {"N/A"}
+    assert asked(impossible_shown, *rows) == []
 
 
 CHOOSE = """<!doctype html><title>Choose</title><body><p id="query"></p>

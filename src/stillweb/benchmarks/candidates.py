@@ -26,6 +26,7 @@ from stillweb.benchmarks.site import SiteMap
 from stillweb.env.tasks.evaluators import AnswerEvaluator, TaskEvaluator
 
 NOT_FOUND = "N/A"
+NOT_SAID = f"Answer “{NOT_FOUND}” if the site does not say."
 WRONG_ANSWERS = 20
 """Most wrong answers of a candidate."""
 _VALUE = 60  # characters of an answer

@@ -33,6 +33,7 @@ from stillweb.benchmarks.proof import ProofOptions, ProofResult, TaskProver
 from stillweb.benchmarks.reading import FAMILIES
 from stillweb.benchmarks.scripted import game_plans, game_tasks, next_game, with_rendered
 from stillweb.benchmarks.site import SiteMap, read_site, split_pages
+from stillweb.benchmarks.states import with_states
 from stillweb.browser.profile import LEVEL
 from stillweb.collections.layout import Collection
 from stillweb.env import Env, EnvOptions, Task
@@ -214,6 +215,8 @@ async def make_tasks(
         games = await _planned_games(envs, judging, options, prepare)
         prepare("reading pages that scripts draw")
         site = await with_rendered(envs, collection.name, site, {task.start_url for task in judging})
+        prepare("clicking controls of pages without links")
+        site = await with_states(envs, collection.name, site)
         parts = split_pages(site, options.seed, options.test_share)
         planner = TaskPlanner(site, parts, collection.name, options.seed, options.start_pages)
         made.pages, made.starts = len(site.pages), dict(planner.starts)
@@ -362,7 +365,7 @@ _Running = list[tuple[str, Iterator[TaskCandidate]]]
 def _rounds(search: _PlanSearch, facts: SiteFacts, options: MakeOptions) -> Iterator[tuple[int, _Running]]:
     """Yield generators by family, and the number of tasks that a page may make of a template.
 
-    After all pages, the candidates without a way begin on their own pages, as long as start pages may be added.
+    Then the candidates without a way begin on their own pages, as long as start pages may be added.
     """
     for most in _PER_PAGE:
         yield most, [(family, make(facts)) for family in options.families for make in _GENERATORS[family]]

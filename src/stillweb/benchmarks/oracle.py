@@ -5,7 +5,8 @@
     - {action: terminate, answer: "£51.77"}
 
 `nth` is the number of the control among those of equal role and name, from 0. A step has no bid, so it holds
-on the same page with another layout. `run_oracle` plays an oracle in an `Env`.
+on the same page with another layout. An element
+without a name that takes clicks is named by its only text. `run_oracle` plays an oracle in an `Env`.
 
 A planned step may have `via`, a step that opens the menu with its control. It is done only if the page does
 not show the control; `OracleRun.acts` has the steps that were done. `other_name` is the name that a link has
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from stillweb.benchmarks.pages import fold
+from stillweb.browser.observe.axtree import INTERACTIVE, AxNode
 from stillweb.env import Env, Observation, Task
 from stillweb.env.episode.perturbation import FAULT_TEXTS, is_dismissal
 from stillweb.errors import InfraError, TaskError
@@ -70,8 +72,11 @@ class OracleRun:
     pictures: list[bytes] = field(default_factory=list)
 
 
-def action_of(step: Step, observation: Observation) -> dict[str, Any]:
+def action_of(step: Step, nodes: Sequence[AxNode], url: str) -> dict[str, Any]:
     """Return a step of an oracle as the JSON object of an action, with the bid of its control on the page.
+
+    Args:
+        nodes: what the page at `url` shows.
 
     Raises:
         LookupError: if the page shows no such control.
@@ -82,13 +87,27 @@ def action_of(step: Step, observation: Observation) -> dict[str, Any]:
     roles = {step["role"]}.union(*(group for group in _ALIKE if step["role"] in group))
     found = [
         node.bid
-        for node in observation.nodes
-        if node.bid and node.role in roles and _label(node.name) == _label(str(step["name"]))
+        for index, node in enumerate(nodes)
+        if node.bid and node.role in roles and _label(name_of(nodes, index)) == _label(str(step["name"]))
     ]
     number = int(step.get("nth", 0))
     if len(found) <= number:
-        raise LookupError(f"{observation.url} shows no {step['role']} {step['name']!r}")
+        raise LookupError(f"{url} shows no {step['role']} {step['name']!r}")
     return {**action, "bid": found[number]}
+
+
+def name_of(nodes: Sequence[AxNode], index: int) -> str:
+    """Return a node's name; of an element that only scripts make a control, its only text."""
+    node = nodes[index]
+    if node.name or node.role in INTERACTIVE:
+        return node.name
+    texts: dict[str, str] = {}
+    for number in range(index + 1, len(nodes)):
+        if nodes[number].depth <= node.depth or len(texts) > 1:
+            break
+        if text := fold(nodes[number].name):
+            texts[text] = nodes[number].name
+    return next(iter(texts.values())) if len(texts) == 1 else ""
 
 
 def _label(name: str) -> str:
@@ -98,7 +117,7 @@ def _label(name: str) -> str:
 
 def _shows(step: Step, observation: Observation) -> bool:
     try:
-        action_of(step, observation)
+        action_of(step, observation.nodes, observation.url)
     except LookupError:
         return False
     return True
@@ -195,7 +214,7 @@ class _OraclePlay:
             if step["action"] == "terminate":
                 await self._picture()
             observation, reward, terminated, truncated, info = await self.env.step(
-                action_of(step, observation)
+                action_of(step, observation.nodes, observation.url)
             )
             self._note(observation, info)
             run.acts.append(_without_via(step))

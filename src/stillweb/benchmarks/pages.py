@@ -203,10 +203,10 @@ class SitePage:
 
 def fold(text: str) -> str:
     """Return a text without white space, icon characters and case, as accessible names are compared."""
-    return "".join(text.split()).translate(_ICONS).casefold()
+    return "".join(text.split()).translate(ICONS).casefold()
 
 
-_ICONS = dict.fromkeys([*range(0xE000, 0xF900), 0x200B, 0x200C, 0x200D, 0xFEFF, 0xAD])
+ICONS = dict.fromkeys([*range(0xE000, 0xF900), 0x200B, 0x200C, 0x200D, 0xFEFF, 0xAD])
 
 
 def read_page(url: str, html: str) -> SitePage:

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from stillweb.benchmarks.candidates import (
     NOT_FOUND,
+    NOT_SAID,
     WRONG_ANSWERS,
     SiteFacts,
     TaskCandidate,
@@ -28,9 +29,9 @@ from stillweb.benchmarks.candidates import (
     noun_of,
 )
 from stillweb.benchmarks.pages import PRICE, SiteFact, SiteItem, SitePage, SiteTable, fold, same_path
+from stillweb.benchmarks.states import impossible_shown, report_effects, report_entries, report_shown
 from stillweb.env.tasks.evaluators import AnswerEvaluator, UrlEvaluator
 
-_NOT_SAID = f"Answer “{NOT_FOUND}” if the site does not say."
 _PERSON = r"\b(author|editor|maintainer|owner|director|artist|writer|manager|speaker|translator)s?$"
 _SUMMARY = re.compile(r"(?:sub|grand )?totals?\b|(?:sum|average|mean|overall|all)$", re.IGNORECASE)
 _YEAR = re.compile(r"1[5-9]\d\d|20\d\d")
@@ -55,7 +56,7 @@ def report_values(facts: SiteFacts) -> Iterator[TaskCandidate]:
             "report",
             template,
             (fact.subject, fact.attribute, fact.context),
-            f"{goal} {_NOT_SAID}",
+            f"{goal} {NOT_SAID}",
             answer_evaluator(fact.value),
             (page.url,),
             answer=fact.value,
@@ -530,7 +531,7 @@ def impossible(facts: SiteFacts) -> Iterator[TaskCandidate]:
             "impossible",
             f"impossible/{template.partition('/')[2]}",
             (invented, one.attribute),
-            f"{goal} {_NOT_SAID}",
+            f"{goal} {NOT_SAID}",
             AnswerEvaluator(exact=NOT_FOUND),
             (page.url,),
             answer=NOT_FOUND,
@@ -575,12 +576,12 @@ def _number(text: str) -> Decimal | None:
 
 
 FAMILIES: Mapping[str, tuple[Callable[[SiteFacts], Iterator[TaskCandidate]], ...]] = {
-    "report": (report_values, report_sections, report_pages),
+    "report": (report_values, report_sections, report_pages, report_shown, report_effects, report_entries),
     "open": (open_pages,),
     "compare": (compare_items, compare_rows),
     "sort": (sort_tables,),
     "filter": (filter_rows,),
     "chain": (chain_prices, chain_pages, chain_links),
-    "impossible": (impossible,),
+    "impossible": (impossible, impossible_shown),
 }
 """Generators of each family, beside the forms (`benchmarks/forms.py`)."""

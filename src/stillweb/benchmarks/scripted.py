@@ -12,16 +12,25 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Container,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
-from functools import partial
 
 from stillweb import clock
-from stillweb.benchmarks.candidates import Act, TaskCandidate
+from stillweb.benchmarks.candidates import (
+    Act,
+    TaskCandidate,
+)
 from stillweb.benchmarks.oracle import retry_episode
 from stillweb.benchmarks.pages import SitePage, fold, read_page
 from stillweb.benchmarks.plan import TaskPlan
 from stillweb.benchmarks.site import SiteMap, with_subjects
+from stillweb.benchmarks.states import in_envs
 from stillweb.browser.observe.axtree import AxNode
 from stillweb.env import Env, Task
 from stillweb.env.tasks.evaluators import SiteEvaluator
@@ -70,17 +79,8 @@ async def with_rendered(
     shells = [url for url, page in site.pages.items() if _is_shell(page) and url not in without][
         :_MOST_SHELLS
     ]
-    todo = iter(shells)
-    found: dict[str, tuple[str, SitePage] | None] = {}
-
-    async def work(env: Env) -> None:
-        for url in todo:
-            found[url] = await retry_episode(partial(_rendered, env, collection, url))
-
-    async with asyncio.TaskGroup() as group:
-        for env in envs:
-            group.create_task(work(env))
-    return _replaced(site, {url: found[url] for url in shells})
+    found = await in_envs(envs, shells, lambda env, url: _rendered(env, collection, url))
+    return _replaced(site, dict(zip(shells, found, strict=True)))
 
 
 def _is_shell(page: SitePage) -> bool:

@@ -11,10 +11,12 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 from urllib.parse import urljoin
 
 from stillweb import clock
 from stillweb.benchmarks.pages import SiteOpener, SitePage, fold, read_page
+from stillweb.browser.observe.axtree import AxNode
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
 from stillweb.http.codec import decoded_body
@@ -68,6 +70,23 @@ class SiteWrite:
     after: tuple[SitePage, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SiteState:
+    """What the browser shows of a page after clicks that do not leave it.
+
+    Attributes:
+        clicks: text of each clicked control.
+        acts: the clicks, as steps of an oracle.
+        nodes: accessibility tree; `before` is that before the last click.
+    """
+
+    page: str
+    nodes: tuple[AxNode, ...] = ()
+    before: tuple[AxNode, ...] = ()
+    clicks: tuple[str, ...] = ()
+    acts: tuple[Mapping[str, Any], ...] = ()
+
+
 @dataclass
 class SiteMap:
     """Pages by URL.
@@ -77,6 +96,8 @@ class SiteMap:
         starts: pages at which the recording began.
         other_text: text of other responses that pages may show, such as JSON.
         writes: recorded submissions by POST.
+        states: of pages without links to other pages, as the browser shows them.
+        explored: pages of which each control that their first state names was clicked for a state.
     """
 
     pages: Mapping[str, SitePage]
@@ -84,6 +105,8 @@ class SiteMap:
     starts: tuple[str, ...] = ()
     other_text: str = ""
     writes: tuple[SiteWrite, ...] = ()
+    states: tuple[SiteState, ...] = ()
+    explored: frozenset[str] = frozenset()
 
     def landing(self, url: str) -> str:
         """Return the URL that a request ends at, "" if that is not a recorded page."""
