@@ -262,7 +262,7 @@ def test_an_invented_row_belongs_to_one_table():
     assert len(found) == 1
     part = replace(page, paginated=True)  # the other parts may have the row
     assert not list(impossible(SiteFacts(SiteMap({page.url: part}), 7)))
-    assert re.search(r"table “Rooms of the pier”.*“(Anna Thal|Beat Berg)”", found[0])
+    assert re.search(r"page “Keys of the pier”.*“(Anna Thal|Beat Berg)”", found[0])
 
 
 def test_a_search_field_that_an_icon_names_is_left_out():
@@ -606,13 +606,24 @@ def test_a_link_of_every_page_makes_one_question():
     assert len({each.slots for each in chain_links(SiteFacts(site, 7))}) == 1
 
 
-def test_a_table_is_named_with_its_page():
+def test_a_table_is_named_if_its_page_has_several():
     sizes = {"Plan.pdf": 4, "Bill.pdf": 7}
     rows = "".join(f"<tr><td>{name}</td><td>{size} kB</td></tr>" for name, size in sizes.items())
     table = f"<table><tr><th>File</th><th>Size</th></tr>{rows}</table>"
+    other = table.replace("Plan", "Note").replace("Bill", "List")
     page = read_page("https://a.test/", f"<body><h1>Project</h1><h3>Documents</h3>{table}</body>")
-    for candidate in report_values(SiteFacts(SiteMap({page.url: page}), 7)):
-        assert candidate.goal.startswith("In the table “Documents” on the page “Project”, "), candidate.goal
+    two = read_page(page.url, f"<body><h1>Project</h1><h3>Documents</h3>{table}<h3>Drafts</h3>{other}</body>")
+    alike = replace(page, url="https://a.test/b", content="other")
+    places = []
+    for pages in ((page,), (two,), (page, alike)):
+        facts = SiteFacts(SiteMap({each.url: each for each in pages}), 7)
+        places.append({re.match("[^“]*(“[^“]*”[^“,]*)*,", each.goal)[0] for each in report_values(facts)})
+    first = "In the table “Documents” on the page “Project”,"
+    assert places == [
+        {"On the page “Project”,"},
+        {first, "In the table “Drafts” on the page “Project”,"},
+        {first},
+    ]
 
 
 def test_the_page_of_a_heading_that_gives_it_away_is_no_question():

@@ -122,10 +122,10 @@ async def test_pages_with_content_are_not_opened(site):
 
 PARTS = {
     "Pump": ("PX-20", "Moves warm water through all pipes."),
-    "Valve": ("VB-7", "Holds back the water of one floor."),
+    "Valve": ("VB-7", "Holds back the water of one storey."),
     "Burner": ("KR-300", "Heats water with natural gas."),
 }
-APP = """<!doctype html><title>Boiler room</title><body><script>
+APP = """<!doctype html><title>Heating plan</title><body><script>
 const parts = PARTS, box = document.createElement("div");
 for (const name in parts) {
   const each = document.body.appendChild(document.createElement("div"));
@@ -152,7 +152,7 @@ async def test_a_page_without_links_makes_tasks_about_what_its_clicks_show(ca, t
     assert Counter(each.template for each in goals.values()) == {"report/shown-row": 3, "report/effect": 3}
     for name, (model, text) in PARTS.items():
         shown = goals[
-            f"On the page “Boiler room”, click “{name}”. What does the row “Model” then show? "
+            f"On the page “Heating plan”, click “{name}”. What does the row “Model” then show? "
             "Answer “N/A” if the site does not say."
         ]
         assert [each.get("name", each.get("answer")) for each in shown.oracle] == [name, model]
@@ -166,11 +166,11 @@ def state(*tree: tuple[int, str, str], before: tuple[AxNode, ...] = (), **more) 
     return SiteState(HOME, tuple(shown), before, **more)
 
 
-def asked(make, *states: SiteState) -> list[tuple[str, str]]:
-    page = SitePage(HOME, "Boiler room", "Boiler room")
+def questions(make, *states: SiteState) -> list[tuple[str, str]]:
+    page = SitePage(HOME, "Heating plan", "Heating plan")
     site = SiteMap({HOME: page}, states=states, explored=frozenset((HOME,)))
     return [
-        (each.goal.removeprefix("On the page “Boiler room”, "), each.answer)
+        (each.goal.removeprefix("On the page “Heating plan”, "), each.answer)
         for each in make(SiteFacts(site, 0))
     ]
 
@@ -183,18 +183,20 @@ def test_an_entry_of_a_menu_follows_another_one_with_a_unique_name():
     tree, opened = menu("\uf0c9 Import", "Export", "Settings"), {"clicks": ("File",), "acts": ({},)}
     after_import = ("click “File”. Which menu item comes right after “Import”?", "Export")
     after_export = ("click “File”. Which menu item comes right after “Export”?", "Settings")
-    assert sorted(asked(report_entries, state(*tree, **opened))) == [after_export, after_import]
-    assert after_import not in asked(report_entries, state(*tree, *menu("Export", "Copy", "Cut"), **opened))
-    assert asked(report_entries, state(*tree, before=state(*tree).nodes, **opened)) == []
+    assert sorted(questions(report_entries, state(*tree, **opened))) == [after_export, after_import]
+    assert after_import not in questions(
+        report_entries, state(*tree, *menu("Export", "Copy", "Cut"), **opened)
+    )
+    assert questions(report_entries, state(*tree, before=state(*tree).nodes, **opened)) == []
 
 
 def test_a_text_that_two_controls_bring_up_makes_no_question():
     one = state((0, "StaticText", "Pump Moves warm water around"), clicks=("Pump",), acts=({},))
-    ((goal, answer),) = asked(report_effects, one)
+    ((goal, answer),) = questions(report_effects, one)
     assert goal.startswith("a click brings up the text “Moves warm water around”.")
     assert answer == "Pump"
-    assert asked(report_effects, one, replace(one, clicks=("Valve",))) == []
-    assert asked(report_effects, one, replace(one, clicks=())) == []
+    assert questions(report_effects, one, replace(one, clicks=("Valve",))) == []
+    assert questions(report_effects, one, replace(one, clicks=())) == []
 
 
 def test_a_value_that_most_states_show_makes_no_question():
@@ -202,10 +204,10 @@ def test_a_value_that_most_states_show_makes_no_question():
         state((0, "row", ""), (1, "cell", "Type"), (1, "cell", kind), clicks=(name,), acts=({},))
         for name, kind in (("Pump", "moving part"), ("Valve", "moving part"), ("Pipe", "fixed part"))
     ]
-    assert [answer for _, answer in asked(report_shown, *rows)] == ["fixed part"]
+    assert [answer for _, answer in questions(report_shown, *rows)] == ["fixed part"]
     other = state((0, "row", ""), (1, "cell", "Year"), (1, "cell", "1999"), clicks=("Tank",), acts=({},))
-    assert {answer for _, answer in asked(impossible_shown, rows[0], other)} == {"N/A"}
-    assert asked(impossible_shown, *rows) == []
+    assert {answer for _, answer in questions(impossible_shown, rows[0], other)} == {"N/A"}
+    assert questions(impossible_shown, *rows) == []
 
 
 CHOOSE = """<!doctype html><title>Choose</title><body><p id="query"></p>

@@ -49,7 +49,7 @@ def report_values(facts: SiteFacts) -> Iterator[TaskCandidate]:
         if not clear or not facts.is_clear(fact) or (fact.shape == "cell" and page.paginated):
             continue
         number = len(fact.subject) % 2
-        template, goal = _goal_of(page, fact, number)
+        template, goal = _goal_of(facts, page, fact, number)
         if fold(fact.value) in fold(goal) or facts.is_guessed(fact):
             continue  # the question gives the answer away, or the other subjects do
         yield TaskCandidate(
@@ -65,13 +65,13 @@ def report_values(facts: SiteFacts) -> Iterator[TaskCandidate]:
         )
 
 
-def _goal_of(page: SitePage, fact: SiteFact, number: int) -> tuple[str, str]:
+def _goal_of(facts: SiteFacts, page: SitePage, fact: SiteFact, number: int) -> tuple[str, str]:
     if fact.shape == "price":
         goals = (f"How much does “{fact.subject}” cost?", f"What is the price of “{fact.subject}”?")
         return f"report/price/{number}", goals[number]
     if fact.shape == "cell":
         column = page_column(page, fact)
-        place = _place_of(page, fact.context)
+        place = _place_of(facts, page, fact.context)
         goals = (
             f"{place}, look up “{fact.subject}” {column}. What is in the same row under “{fact.attribute}”?",
             f"{place}, what is under “{fact.attribute}” in the row of “{fact.subject}”?",
@@ -92,10 +92,11 @@ def _goal_of(page: SitePage, fact: SiteFact, number: int) -> tuple[str, str]:
     return f"report/pair/{number}", goals[number]
 
 
-def _place_of(page: SitePage, table: str) -> str:
-    """Return where a table is: one without a caption has the name of its page."""
-    if table == page.subject:
-        return f"On the page “{table}”"
+def _place_of(facts: SiteFacts, page: SitePage, table: str) -> str:
+    """Return where a table is. The heading before it, such as a company's name, is said if it must be."""
+    alone = len(page.tables) == 1 and is_name(page.subject) and facts.is_only(page)
+    if table == page.subject or alone:
+        return f"On the page “{page.subject}”"
     return f"In the table “{table}”" + (f" on the page “{page.subject}”" if is_name(page.subject) else "")
 
 
@@ -278,7 +279,7 @@ def compare_rows(facts: SiteFacts) -> Iterator[TaskCandidate]:
                 "compare",
                 f"compare/{word}",
                 (table.name, column),
-                f"{_place_of(page, table.name)}, which row has the {sought} under “{column}”? "
+                f"{_place_of(facts, page, table.name)}, which row has the {sought} under “{column}”? "
                 f"Answer with its “{table.columns[table.key]}”.",
                 AnswerEvaluator(exact=best),
                 (page.url,),
@@ -526,7 +527,7 @@ def impossible(facts: SiteFacts) -> Iterator[TaskCandidate]:
             continue
         if re.search(r"[^\w\s,.'\u2019&-]", invented) or re.search(r",\s\w$", invented):
             continue  # half of a bracket, of a quotation or of two names
-        template, goal = _goal_of(page, replace(one, subject=invented, value=""), len(invented) % 2)
+        template, goal = _goal_of(facts, page, replace(one, subject=invented, value=""), len(invented) % 2)
         yield TaskCandidate(
             "impossible",
             f"impossible/{template.partition('/')[2]}",

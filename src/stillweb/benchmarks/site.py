@@ -72,7 +72,7 @@ class SiteWrite:
 
 @dataclass(frozen=True, slots=True)
 class SiteState:
-    """What the browser shows of a page after clicks that do not leave it.
+    """A page as the browser shows it after clicks that do not leave it.
 
     Attributes:
         clicks: text of each clicked control.

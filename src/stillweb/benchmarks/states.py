@@ -35,7 +35,7 @@ from stillweb.errors import TaskError
 from stillweb.urls import wire_url
 
 _MOST_PAGES = 60
-_MOST_STATES = 160  # clicks on all pages together, but for the fewest of a page
+_MOST_STATES = 160  # clicks on all pages together; a page has at least the fewest
 _FEWEST_STATES = 4
 _MOST_STEPS = 500
 _CLICKS = 2  # before a state, at most
@@ -225,7 +225,9 @@ def report_shown(facts: SiteFacts) -> Iterator[TaskCandidate]:
                 continue
             others = dict.fromkeys(each for each in (*values, *found.values()) if each != value)
             wrong = (*list(others)[:WRONG_ANSWERS], label)
-            yield _asked(f"report/shown-{kind}", state, f"{goal} {NOT_SAID}", value, wrong, (label, value))
+            yield _candidate(
+                f"report/shown-{kind}", state, f"{goal} {NOT_SAID}", value, wrong, (label, value)
+            )
 
 
 def impossible_shown(facts: SiteFacts) -> Iterator[TaskCandidate]:
@@ -242,7 +244,7 @@ def impossible_shown(facts: SiteFacts) -> Iterator[TaskCandidate]:
         ]
         for (kind, label), value in facts.shuffled(elsewhere, *state.clicks)[:1]:
             goal = _goal(facts, state, _QUESTIONS[kind].format(label, "then " if state.clicks else ""))
-            yield _asked(
+            yield _candidate(
                 f"impossible/shown-{kind}", state, f"{goal} {NOT_SAID}", NOT_FOUND, (value, label), ()
             )
 
@@ -261,10 +263,10 @@ def report_entries(facts: SiteFacts) -> Iterator[TaskCandidate]:
                 if fold(other) not in before
             ]
             for one, other in facts.shuffled(pairs, *state.clicks)[:_PER_LIST]:
-                asked = f"which {_ENTRIES[role]} comes right after “{one}”?"
+                question = f"which {_ENTRIES[role]} comes right after “{one}”?"
                 wrong = tuple(text for text in texts if text and fold(text) != fold(other))[:WRONG_ANSWERS]
-                goal = _goal(facts, state, asked)
-                yield _asked("report/next-entry", state, goal, other, wrong, (one, other))
+                goal = _goal(facts, state, question)
+                yield _candidate("report/next-entry", state, goal, other, wrong, (one, other))
 
 
 def report_effects(facts: SiteFacts) -> Iterator[TaskCandidate]:
@@ -281,7 +283,7 @@ def report_effects(facts: SiteFacts) -> Iterator[TaskCandidate]:
             goal = _goal(facts, replace(state, clicks=()), f"a click brings up the text “{sentence}”.")
             goal = f"{goal} On which control? Answer with the text of the control."
             wrong = (*facts.shuffled(others, sentence)[:WRONG_ANSWERS], NOT_FOUND)
-            yield _asked("report/effect", state, goal, state.clicks[0], wrong, (sentence,))
+            yield _candidate("report/effect", state, goal, state.clicks[0], wrong, (sentence,))
             break
 
 
@@ -295,15 +297,15 @@ def _states_of(facts: SiteFacts) -> list[SiteState]:
     ]
 
 
-def _goal(facts: SiteFacts, state: SiteState, asked: str) -> str:
+def _goal(facts: SiteFacts, state: SiteState, question: str) -> str:
     place = f"On the page “{facts.site.pages[state.page].subject}”"
     if not state.clicks:
-        return f"{place}, {asked}"
+        return f"{place}, {question}"
     clicks = " and then ".join(f"“{text}”" for text in state.clicks)
-    return f"{place}, click {clicks}. {asked[0].upper()}{asked[1:]}"
+    return f"{place}, click {clicks}. {question[0].upper()}{question[1:]}"
 
 
-def _asked(
+def _candidate(
     template: str, state: SiteState, goal: str, answer: str, wrong: tuple[str, ...], shows: tuple[str, ...]
 ) -> TaskCandidate:
     return TaskCandidate(
