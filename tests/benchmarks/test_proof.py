@@ -105,6 +105,27 @@ async def test_tasks_with_the_same_acts_share_the_runs_of_the_oracle():
     assert env.episodes == [["click", "terminate"]] * 3
 
 
+async def test_the_report_says_whether_a_run_that_differs_was_flagged():
+    class Changing(FakeEnv):
+        flags: tuple[str, ...] = ()
+
+        def _info(self):
+            flags = self.flags if len(self.episodes) > 2 else ()
+            return {**super()._info(), "determinism": {"flags": list(flags)}}
+
+        def _observed(self):
+            seen = super()._observed()
+            return SimpleNamespace(**{**vars(seen), "digests": {"axtree": str(len(self.episodes) > 2)}})
+
+    task = plan(UrlEvaluator(exact=LAMPS))
+    differs = await prover(Changing()).prove(task)
+    assert (differs.failed, differs.detail) == ("repeated: observations differ", f"at step 0, {HOME}: axtree")
+    env = Changing()
+    env.flags = ("settling took too long",)
+    flagged = await prover(env).prove(task)
+    assert (flagged.failed, flagged.detail) == ("repeated: flagged", "settling took too long")
+
+
 async def test_an_evicted_episode_is_played_again(monkeypatch):
     monkeypatch.setattr("stillweb.benchmarks.proof._PLAYS", 3)
     env = FakeEnv()

@@ -172,6 +172,8 @@ class TaskProver:
             await self._check_own_walks(task)
         for number in range(1, options.runs):
             last = await self._play(task, plan.oracle, number)
+            if last.run.flags:  # such as a step that took too long on a busy machine
+                raise _Dropped("repeated: flagged", "; ".join(dict.fromkeys(last.run.flags)))
             if last.run.steps != first.run.steps or self._score(plan, last) != self._score(plan, first):
                 raise _Dropped("repeated: observations differ", _difference(first.run, last.run))
         proofs["runs"] = options.runs
@@ -400,5 +402,6 @@ def answer_part(evaluation: Evaluator) -> Evaluator:
 def _difference(one: OracleRun, other: OracleRun) -> str:
     for number, (a, b) in enumerate(zip(one.steps, other.steps, strict=False)):
         if a != b:
-            return f"at step {number}"
+            kinds = [kind for kind in a[0] if a[0][kind] != b[0].get(kind)]
+            return f"at step {number}, {a[1]}: {', '.join(kinds) or f'{a[1:]} and {b[1:]}'}"
     return f"{len(one.steps)} and {len(other.steps)} steps, rewards {one.reward} and {other.reward}"
