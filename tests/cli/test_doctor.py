@@ -107,20 +107,27 @@ def test_fonts(monkeypatch) -> None:
 def test_the_ca(monkeypatch, tmp_path) -> None:
     folder = tmp_path / "certs"
     assert only(module.check_ca(folder)).status is OK, "a CA is created when it is needed"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)  # in which no CA is created
+    writable, _ = module.check_ca(folder)
+    assert_repair(writable, ERROR, f"chmod 700 {folder}")
+    folder.chmod(0o700)
     ca = CertAuthority.init(folder, days=60)
     assert only(module.check_ca(folder)) == HealthFinding(
         "ca", OK, f"{folder}: valid until {ca.not_after:%Y-%m-%d}"
     )
     folder.chmod(0o777)
     (folder / "ca-key.pem").chmod(0o644)
-    _, writable, readable = module.check_ca(folder)
+    writable, _, readable = module.check_ca(folder)
     assert_repair(writable, ERROR, f"chmod 700 {folder}")
     assert_repair(readable, ERROR, "chmod 600")
     now = clock.now()
     monkeypatch.setattr(clock, "now", lambda: now + timedelta(days=40))
-    assert_repair(next(module.check_ca(folder)), WARNING, f"stillweb certs init --overwrite --certs {folder}")
+    assert_repair(
+        list(module.check_ca(folder))[1], WARNING, f"stillweb certs init --overwrite --certs {folder}"
+    )
     monkeypatch.setattr(clock, "now", lambda: now + timedelta(days=70))
-    assert_repair(only(module.check_ca(folder)), ERROR, "stillweb certs init --overwrite")
+    assert_repair(list(module.check_ca(folder))[1], ERROR, "stillweb certs init --overwrite")
 
 
 def test_ports_in_use(monkeypatch) -> None:
@@ -145,11 +152,21 @@ def test_disk(monkeypatch, tmp_path, gib: float, status: HealthStatus) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "status"), [((1024, 524288), WARNING), ((65536, 65536), OK), ((-1, -1), OK)]
+    ("limits", "repair"),
+    [
+        ((1024, 524288), "ulimit -n 65536"),
+        ((1024, -1), "ulimit -n 65536"),
+        ((256, 256), "docker run --ulimit nofile"),
+        ((65536, 65536), ""),
+        ((-1, -1), ""),
+    ],
 )
-def test_file_limits(monkeypatch, limits: tuple[int, int], status: HealthStatus) -> None:
+def test_file_limits(monkeypatch, limits: tuple[int, int], repair: str) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
-    assert only(module.check_files()).status is status
+    if repair:
+        assert_repair(only(module.check_files()), WARNING, repair)
+    else:
+        assert only(module.check_files()).status is OK
 
 
 def test_shared_memory(monkeypatch) -> None:

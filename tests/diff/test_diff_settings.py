@@ -33,6 +33,11 @@ ignore: {requests: ["https://counter.test/*"], console: ["^console: ResizeObserv
     assert settings.counts("uncaught: boom")
 
 
+def test_a_pattern_of_an_archive_takes_linear_time(tmp_path):
+    (tmp_path / "diff.yaml").write_text("version: 1\nignore: {console: ['(a+)+$']}\n")
+    assert read_settings(tmp_path).counts("a" * 5000 + "!")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -44,7 +49,10 @@ ignore: {requests: ["https://counter.test/*"], console: ["^console: ResizeObserv
         ("version: 1\nmasks: [{boxes: [[1, 2, 1, 4]]}]", r"masks\[0\].boxes is not a list of \[left"),
         ("version: 1\nignore: {requests: x}", "ignore.requests is not a list of strings"),
         ("version: 1\nignore: {console: ['(']}", "missing \\)"),
+        ("version: 1\nignore: {console: ['(?=a)']}", "no look-around"),
         ("version: [", "not valid YAML"),
+        ("version: 1\nmasks: " + "[" * 3000 + "]" * 3000, "not valid YAML"),
+        ("version: 1\n#" + "a" * 70_000, "70012 characters, 65536 at most"),
     ],
 )
 def test_a_mistake_is_reported(tmp_path, text, message):

@@ -138,6 +138,24 @@ def test_malformed_tasks(tmp_path: Path, entry: object) -> None:
         load_tasks(file)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "error", "message"),
+    [
+        (
+            "t.yaml",
+            "stillweb_tasks: 1\n#" + "a" * (2 << 20),
+            TaskError,
+            "2097171 characters, 2097152 at most",
+        ),
+        ("t.json", "[" + "[]," * (1 << 20) + "0]", LimitExceeded, "STILLWEB_MAX_JSON_MIB"),
+    ],
+)
+def test_large_task_files(tmp_path: Path, name: str, text: str, error: type[Exception], message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(error, match=message):
+        load_tasks(tmp_path / name)
+
+
 @pytest.mark.parametrize("read", [read_login, read_scripts, lambda path: read_values([path])])
 def test_yaml_that_nests_deeply(tmp_path: Path, read) -> None:
     file = tmp_path / "steps.yaml"

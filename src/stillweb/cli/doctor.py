@@ -196,6 +196,8 @@ def check_fonts() -> Iterator[HealthFinding]:
 
 def check_ca(folder: Path) -> Iterator[HealthFinding]:
     option = "" if folder == Path("certs") else f" --certs {folder}"
+    if folder.is_dir() and stat.S_IMODE(folder.stat().st_mode) & 0o022:
+        yield _error("ca", f"{folder} is writable by other users", f"chmod 700 {folder}")
     try:
         ca = CertAuthority.load(folder, writable=True)  # permissions are findings of their own
     except CaMissing:
@@ -210,8 +212,6 @@ def check_ca(folder: Path) -> Iterator[HealthFinding]:
         yield _warning("ca", expiry, f"stillweb certs init --overwrite{option}; then: stillweb certs trust")
     else:
         yield _ok("ca", expiry)
-    if stat.S_IMODE(folder.stat().st_mode) & 0o022:
-        yield _error("ca", f"{folder} is writable by other users", f"chmod 700 {folder}")
     for path in (ca.folder / "ca-key.pem", ca.leaf_key_file, ca.pywb_file):
         if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
             yield _error("ca", f"{path} is readable by other users", f"chmod 600 {path}")
@@ -276,7 +276,9 @@ def check_files() -> Iterator[HealthFinding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     detail = f"{soft} open files for each process (hard limit {hard})"
     if soft != resource.RLIM_INFINITY and soft < _LOW_FILES:
-        yield _warning("files", detail, f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}")
+        raised = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+        beyond = "raise nofile in /etc/security/limits.conf, or: docker run --ulimit nofile=65536"
+        yield _warning("files", detail, f"ulimit -n {raised}" if raised >= _LOW_FILES else beyond)
     else:
         yield _ok("files", detail)
 

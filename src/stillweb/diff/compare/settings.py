@@ -13,7 +13,6 @@ An unknown or malformed key is an error that names its location, because a missp
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -22,7 +21,9 @@ from typing import Any
 
 import yaml
 
+from stillweb.env.tasks.comparisons import compile_regex
 from stillweb.errors import CollectionError, UsageError
+from stillweb.text import well_formed
 
 # name -> (heading, meaning), in the order of the columns.
 METRICS = {
@@ -123,6 +124,7 @@ def shown(metric: str, value: float) -> str:
 
 FILE = "diff.yaml"
 _VERSION = 1
+_MAX_TEXT = 1 << 16  # characters: an imported archive may bring the file, and 2^20 of YAML take 230 MiB
 _HINT = "docs/how-to/diff.md lists the keys of diff.yaml"
 
 
@@ -142,7 +144,7 @@ class DiffSettings:
     Attributes:
         gates: the default gates updated with the collection's own.
         requests: globs of URLs that have no weight.
-        console: regular expressions of console messages to ignore.
+        console: regular expressions (RE2) of console messages to ignore.
     """
 
     gates: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_GATES))
@@ -154,7 +156,7 @@ class DiffSettings:
         return any(fnmatchcase(url, pattern) for pattern in self.requests)
 
     def counts(self, message: str) -> bool:
-        return not any(re.search(pattern, message) for pattern in self.console)
+        return not any(compile_regex(pattern).search(well_formed(message)) for pattern in self.console)
 
     def boxes(self, url: str) -> tuple[tuple[int, int, int, int], ...]:
         return tuple(box for mask in self.masks if fnmatchcase(url, mask.url) for box in mask.boxes)
@@ -173,13 +175,15 @@ def read_settings(folder: Path) -> DiffSettings:
     if not path.exists():
         return DiffSettings()
     try:
-        loaded = yaml.safe_load(path.read_text("utf-8"))
-        return _settings(loaded)
-    except yaml.YAMLError as error:
+        text = path.read_text("utf-8")
+        if len(text) > _MAX_TEXT:
+            raise ValueError(f"{len(text)} characters, {_MAX_TEXT} at most")
+        return _settings(yaml.safe_load(text))
+    except (yaml.YAMLError, RecursionError) as error:
         raise CollectionError(
             f"not valid YAML: {' '.join(str(error).split())}", path=path, hint=_HINT
         ) from error
-    except (ValueError, re.error) as error:
+    except ValueError as error:
         raise CollectionError(str(error), path=path, hint=_HINT) from error
 
 
@@ -193,7 +197,7 @@ def _settings(loaded: Any) -> DiffSettings:
         raise ValueError("masks is not a list")
     console = _strings(ignore.get("console", []), "ignore.console")
     for pattern in console:
-        re.compile(pattern)
+        compile_regex(pattern)
     return DiffSettings(
         gates=_gates(members.get("gates", {})),
         masks=tuple(_mask(each, f"masks[{number}]") for number, each in enumerate(masks)),

@@ -10,11 +10,11 @@ MiniWoB++ has no file: its pages are its tasks (`tasks/miniwob.py`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stillweb.collections.limits import load_json
 from stillweb.env.tasks.formats.warcbench import warc_bench_tasks
 from stillweb.env.tasks.formats.webarena import webarena_tasks
 from stillweb.env.tasks.native import native_tasks
@@ -34,14 +34,15 @@ def load_tasks(
 
     Raises:
         TaskError: if the file cannot be read or an entry is wrong; the message names file and place.
+        LimitExceeded: if it has too many lists and objects.
     """
     path = Path(path)
     text = _read(path)
     if path.suffix in (".yaml", ".yml"):
         return native_tasks(text, source=str(path))
     try:
-        entries = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        entries = load_json(text.encode(), path=path)
+    except ValueError as error:
         raise TaskError(f"{path}: not JSON: {error}") from error
     if isinstance(entries, Mapping):
         return native_tasks(text, source=str(path))

@@ -123,10 +123,13 @@ def _with_question(evaluator: TaskEvaluator, goal: str) -> TaskEvaluator:
 # --- lines -----------------------------------------------------------------------------------------
 
 _Path = tuple[str | int, ...]
+_MAX_TEXT = 1 << 21  # characters: 2^20 of YAML take 230 MiB and 20 s, with the line of each part
 
 
 def _load(text: str, source: str) -> tuple[Any, dict[_Path, int]]:
     """Return a file's value and the line of each of its parts; JSON is YAML, except for its tabs."""
+    if len(text) > _MAX_TEXT:
+        raise TaskError(f"{source}: {len(text)} characters, {_MAX_TEXT} at most", hint="split the file")
     try:
         isjson = text.lstrip().startswith("{")
         loaded = json.loads(text) if isjson else None
