@@ -279,13 +279,15 @@ SIGNED = (
 )
 
 
-def test_a_signed_token_is_one_word_whatever_its_punctuation() -> None:
+@pytest.mark.parametrize("around", ['<input value="{}"><p>Quvo</p>', "X-Set: id={}; Path=/\r\nX-Text: Quvo"])
+def test_a_signed_token_is_one_word_whatever_its_punctuation(around: str) -> None:
     values = [Encodings("Quvo")]
-    pages = [f'<input value="{token}"><p>Quvo</p>'.encode() for token in SIGNED]
+    pages = [around.format(token).encode() for token in SIGNED]
     first, again = (split(page, values) for page in pages)
     places = volatile_between(first, again)
     assert isinstance(places, set)
-    assert [first.atoms[place] for place in places] == [SIGNED[0].encode()]
+    (place,) = places
+    assert SIGNED[0].encode() in first.atoms[place]
 
 
 def test_a_long_quoted_name_is_cut_into_its_words() -> None:

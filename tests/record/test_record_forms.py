@@ -141,9 +141,7 @@ async def test_own_text_is_shown_on_the_pages_behind_a_form(collection: Collecti
     assert session.describe()["counts"] == {"exact": 2, "derived": 3}
 
 
-async def test_resources_that_only_pages_behind_a_form_load_are_recorded(
-    collection: Collection, ca, site
-) -> None:
+def add_icons(site) -> None:
     shown = site.answers["/notes"]
 
     def with_icon(request) -> object:
@@ -153,6 +151,12 @@ async def test_resources_that_only_pages_behind_a_form_load_are_recorded(
 
     site.answers["/notes"] = with_icon
     site.page("/note.svg", "<svg/>", type="image/svg+xml")
+
+
+async def test_resources_that_only_pages_behind_a_form_load_are_recorded(
+    collection: Collection, ca, site
+) -> None:
+    add_icons(site)
     await recorded(collection, ca, site)
     session = session_of(collection)
     _, _, page = send(session, "notes")
@@ -169,6 +173,7 @@ async def test_a_recording_that_is_stopped_keeps_what_it_has_proved(collection: 
         if outcome.name == f"POST {HOME}add note":
             raise asyncio.CancelledError
 
+    add_icons(site)
     options = FormsOptions(record=site.options, reset=SiteReset(reset_url=f"{HOME}reset"))
     with pytest.raises(asyncio.CancelledError):
         await record_forms(collection, ca, SCOPE, options, stop)
@@ -180,6 +185,7 @@ async def test_a_recording_that_is_stopped_keeps_what_it_has_proved(collection: 
     session = session_of(collection)
     _, _, page = send(session, "notes")
     assert send(session, "add", {"csrf": token_in(page), "note": "Tea & two biscuits"})[0] == "derived"
+    assert send(session, "note.svg")[0] == "exact"
 
 
 async def test_a_form_that_is_gone_for_its_repetition_is_refused(collection: Collection, ca, site) -> None:

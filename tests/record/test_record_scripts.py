@@ -98,6 +98,87 @@ async def test_a_form_that_a_script_sends_is_recorded_and_derived(tmp_path: Path
     assert [(each.source, each.kind, each.uncertain) for each in graph.edges] == [(START, "template", "")]
 
 
+GRAPH = """<!doctype html><title>Notes</title><ul></ul><div><input id=note><button>Add</button></div><script>
+const ask = async (query, variables) => {
+  const sent = {method: "POST", headers: {"Content-Type": "application/json"},
+    body: JSON.stringify({query, variables})};
+  return (await (await fetch("/graphql", sent)).json()).data;
+};
+const show = async () => {
+  const {notes} = await ask("query all { notes { text } }", {});
+  document.querySelector("ul").replaceChildren(...notes.map((each) =>
+    Object.assign(document.createElement("li"), {textContent: each.text})));
+};
+document.querySelector("button").onclick = async () => {
+  await ask("mutation add($text: String!) { add(text: $text) { text } }",
+    {text: document.querySelector("#note").value});
+  await show();
+};
+show();
+</script>"""
+ALL = {"query": "query all { notes { text } }", "variables": {}}
+ADD = {"query": "mutation add($text: String!) { add(text: $text) { text } }"}
+
+
+def build_graph(site: Any, *, counts: bool) -> None:
+    """Build a site that reads and writes by GraphQL; with `counts`, each reading changes what is read."""
+    notes: list[dict[str, str]] = []
+    views = [0]
+
+    def api(request: Any) -> Any:
+        sent = json.loads(request.body)
+        answer = site.reply("", type="application/json")
+        if "mutation" in sent["query"]:
+            notes.append({"text": sent["variables"]["text"]})
+            data: Any = {"add": notes[-1]}
+        else:
+            views[0] += counts
+            seen = [{"text": "often seen"}] * (views[0] > 1)
+            data = {"notes": [*seen, *notes]}
+        answer.body = json.dumps({"data": data}).encode()
+        return answer
+
+    def reset(request: Any) -> Any:
+        notes.clear()
+        views[0] = 0
+        return site.reply("ok")
+
+    site.page("/", GRAPH)
+    site.answers |= {"/graphql": api, "/reset": reset}
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("counts", [False, True])
+async def test_what_a_page_reads_by_post_is_part_of_the_branch(
+    tmp_path: Path, ca, site, *, counts: bool
+) -> None:
+    build_graph(site, counts=counts)
+    collection = Collection.create(tmp_path, "site")
+    begin(collection)
+    raw = json.dumps(ALL, separators=(",", ":")).encode()
+    async with PageFetcher(site.options, {}) as fetcher:
+        with CollectionWriter(collection) as writer:
+            writer.write(await fetcher.fetch(HOME))
+            fields = (("Content-Type", "application/json"),)
+            writer.write(await fetcher.fetch(f"{HOME}graphql", "empty", body=raw, fields=fields))
+    options = FormsOptions(record=site.options, reset=SiteReset(reset_url=f"{HOME}reset"))
+    scope = Scope.of(ScopeKind.HOST, [HOME])
+    report = await record_forms(collection, ca, scope, options, lambda outcome, left: None)
+    refused = f"opening the page changes the site: POST {HOME}graphql" if counts else ""
+    assert {each.name: each.refused for each in report.outcomes} == {f"script {HOME} [Add] note": refused}
+    if counts:
+        return
+    session = Session("s", "site", Pack.open(collection.pack), Policy(unrecorded=UnrecordedAnswers(True)))
+    nothing, added = {"data": {"notes": []}}, {"text": "Tea and biscuits"}
+    assert _send(session, "POST", "graphql", ALL) == ("exact", 200, nothing)
+    write = {**ADD, "variables": added}
+    assert _send(session, "POST", "graphql", write) == ("derived", 200, {"data": {"add": added}})
+    for _ in range(2):
+        shown = _send(session, "POST", "graphql", ALL)
+        assert shown == ("derived", 200, {"data": {"notes": [added]}})
+    assert _send(session, "POST", "graphql", {**ALL, "variables": {"page": 2}})[0] == "miss"
+
+
 CANVAS = """<!doctype html><title>Canvas</title><input id=note><b id=pin>Pin</b>
 <div id=canvas style="width:600px;height:400px"></div><script>
 const canvas = document.querySelector("#canvas");
@@ -164,12 +245,16 @@ def _send(session: Session, method: str, path: str, body: Any = None) -> tuple[s
 
 
 def test_candidates_become_steps_and_keep_destructive_buttons_alone() -> None:
-    field = {"selector": "#note", "name": "note", "type": "text", "longest": 0}
+    field = {"selector": "#note", "name": "note", "type": "text", "longest": 0, "required": False}
     mail = {**field, "selector": "#mail", "name": "e-mail"}
     group = {"button": "#add", "label": "Add", "password": False, "fields": [field, mail]}
     adding, deleting, signing = candidates(
         HOME, [group, {**group, "label": "Delete all"}, {**group, "password": True}], AvoidRules.of()
     )
+    optional = [{**field, "type": "textarea"}, mail]
+    both, main = candidates(HOME, [{**group, "fields": optional}], AvoidRules.of())
+    assert [len(each.fields) for each in (both, main)] == [2, 1]
+    assert main.name == f"script {HOME} [Add] note"
     assert [str(step) for step in adding.steps] == ["fill #note", "fill #mail", "click #add"]
     assert [kind for kind, _ in adding.limits] == ["text", "email"]
     assert "destructive" in deleting.refused

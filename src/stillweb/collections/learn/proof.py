@@ -53,7 +53,6 @@ from stillweb.matching.derived.templates import (
     split,
     volatile_between,
 )
-from stillweb.matching.keys import request_key
 from stillweb.matching.parts import Parts, is_csrf
 from stillweb.matching.rules import Rules
 from stillweb.matching.values import fits, shape_of
@@ -327,10 +326,11 @@ class _Proof:
             tuple(self._reads()),
             self._recordings.searches,
             self._first.steps[0].exchange.timestamp,
-            frozenset(request_key("GET", url) for url in self._clean),
+            frozenset(self._clean),
             self._recordings.after,
             self._recordings.own,
             self._traces,
+            self._recordings.opening,
         )
 
     def _reads(self) -> list[BranchRead]:
@@ -339,13 +339,16 @@ class _Proof:
         for step in self._first.steps[1:]:
             texts = self._texts.get(step.label)
             why = self._why.get(step.label, "") if texts is None else self._uncertain(step.label, texts)
+            post = step.key if step.exchange.request.method == "POST" else b""
             if texts is not None and not why:
                 trail = self._trail(step) if step.exchange.request.url in varying else None
                 domains = self._domains(step.label) if step.label in self._beyond else ()
-                reads.append(BranchRead(Template.of(texts.url.atoms), texts.answer(), "", trail, domains))
+                reads.append(
+                    BranchRead(Template.of(texts.url.atoms), texts.answer(), "", trail, domains, post)
+                )
             elif why:
                 url = Template.of(split(step.exchange.request.url.encode(), self._encoded).atoms)
-                reads.append(BranchRead(url, None, why))
+                reads.append(BranchRead(url, None, why, post=post))
         return reads
 
     def _uncertain(self, label: str, texts: _StepTexts) -> str:
@@ -499,8 +502,8 @@ def _traces(steps: Sequence[RecordedStep]) -> frozenset[str]:
 
 def touched_labels(
     recordings: FormRecordings, check: Check = lambda: None
-) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the labels of the steps that the write concerns, and the URLs of pages that it did not change.
+) -> tuple[frozenset[str], tuple[bytes, ...]]:
+    """Return the labels of the steps that the write concerns, and the keys of pages that it did not change.
 
     A page is as it was if it holds no value and differs from an earlier recording only where two earlier
     recordings differ.
@@ -516,21 +519,17 @@ def touched_labels(
             touched.add(label)
             continue
         if _is_same(step, before[label]) and _is_same(step, again[label]):
-            clean.append(step.exchange.request.url)
+            clean.append(step.key)
             continue
         same = _StepTexts.of(before[label], again[label])
         if isinstance(same, str) or isinstance(same.narrowed(step, ()), str):
             touched.add(label)
         else:
-            clean.append(step.exchange.request.url)
-    # Requests of one URL get its answers in turn: all of them have a template, or none.
-    urls = {
-        step.exchange.request.url
-        for step in first.steps
-        if step.label in touched and step.label.startswith(AFTER)
-    }
-    touched |= {step.label for step in first.steps if step.exchange.request.url in urls}
-    return frozenset(touched), tuple(url for url in clean if url not in urls)
+            clean.append(step.key)
+    # Equal requests get their answers in turn: all of them have a template, or none.
+    keys = {step.key for step in first.steps if step.label in touched and step.label.startswith(AFTER)}
+    touched |= {step.label for step in first.steps if step.key in keys}
+    return frozenset(touched), tuple(key for key in clean if key not in keys)
 
 
 def differs_in_structure(one: RecordedStep, other: RecordedStep) -> bool:

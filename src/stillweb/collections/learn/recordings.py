@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from stillweb.http.codec import decoded_body
 from stillweb.http.cookies import cookies_sent
-from stillweb.matching.derived.branch import leaf_text, leaves_of
+from stillweb.matching.derived.branch import leaf_text, leaves_of, read_key
 from stillweb.matching.derived.domain import MADE, Kind
 from stillweb.matching.parts import Parts
 from stillweb.matching.values import shape_of
@@ -37,6 +37,11 @@ class RecordedStep:
 
     label: str
     exchange: Exchange
+
+    @property
+    def key(self) -> bytes:
+        """Request key: several reads by POST have one URL."""
+        return read_key(self.exchange.request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class FormRecordings:
         own: number of the first field of this form; those before, and their values, belong to `after`.
         opened: GET requests of the first recording before the form was sent.
         wandered: the pages behind the form once more, after all of them were visited.
+        opening: request keys of the POST requests with which the form's page reads when it is opened.
     """
 
     name: str
@@ -83,6 +89,7 @@ class FormRecordings:
     own: int = 0
     opened: tuple[Exchange, ...] = ()
     wandered: tuple[RecordedStep, ...] = ()
+    opening: frozenset[bytes] = frozenset()
 
     @property
     def cookies(self) -> frozenset[str]:

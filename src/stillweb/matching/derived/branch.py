@@ -20,7 +20,7 @@ from stillweb.matching.derived.templates import EncodingSets, Slot, Template, re
 from stillweb.matching.keys import request_key
 from stillweb.matching.parts import Leaf, Parts, Where
 from stillweb.matching.values import SHAPES, fits
-from stillweb.model import Request
+from stillweb.model import Request, header
 
 _SENT = frozenset({Where.QUERY, Where.FORM, Where.JSON, Where.MULTIPART})
 _VALUE = "value"  # shape of a leaf that holds a value, in the identity of a write
@@ -73,6 +73,7 @@ class BranchRead:
         trail: pages that a session must have visited until then, as in `DerivedAnswers.trail`; None if the
             page is the same after all visits.
         domains: values of the fields that this page covers; empty for those of the branch.
+        post: request key of a read by POST; empty for GET, whose key follows from the URL.
     """
 
     url: Template
@@ -80,6 +81,7 @@ class BranchRead:
     why: str = ""
     trail: tuple[str, ...] | None = None
     domains: tuple[ValueDomain, ...] = ()
+    post: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,12 @@ def path_of(request: Request) -> str:
     return f"{parts.method} {parts.origin}{parts.path}"
 
 
+def read_key(request: Request) -> bytes:
+    """Return the request key by which reads of a branch are found; HEAD has that of GET."""
+    method = "GET" if request.method == "HEAD" else request.method
+    return request_key(method, request.url, header(request.headers, "content-type"), request.raw_body)
+
+
 def leaf_text(parts: Parts, leaf: Leaf) -> str:
     """Return the text of a leaf as it was typed: in a query, "+" is a space."""
     if leaf.where is Where.QUERY and parts.query is not None and isinstance(leaf.at, int):
@@ -151,6 +159,7 @@ class Branch:
         searches: whether the form is a search that found nothing, which changes no state.
         timestamp: 14 digits UTC, of the first recording.
         clean: request keys of pages that the write left as they were.
+        opening: request keys of the POST requests with which the form's page reads when it is opened.
         after: names of the forms that were sent before this one; empty for a form from the start state.
         own: number of the first field that belongs to this form; those before belong to `after`.
         traces: names of cookies with which pages note that they were visited.
@@ -167,6 +176,7 @@ class Branch:
     after: tuple[str, ...] = ()
     own: int = 0
     traces: frozenset[str] = frozenset()
+    opening: frozenset[bytes] = frozenset()
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -236,10 +246,6 @@ def _taken(template: Template, text: str) -> tuple[int, str] | None:
     return template.slots[0].field, text[len(before) : len(text) - len(after)]
 
 
-def _read_key(url: bytes) -> bytes:
-    return request_key("GET", url.decode("utf-8", "replace"))
-
-
 @dataclass(slots=True)
 class ActiveBranch:
     """A branch with the values of one session.
@@ -260,7 +266,8 @@ class ActiveBranch:
         for read in self.branch.reads:
             url = render(read.url, self._encoded)
             if url is not None:
-                self._reads.setdefault(_read_key(url), []).append(read)
+                key = read.post or request_key("GET", url.decode("utf-8", "replace"))
+                self._reads.setdefault(key, []).append(read)
 
     def answer_write(self) -> RenderedAnswer | None:
         """Return the response to the write; None if the encoding of a value is not certain."""
@@ -272,7 +279,7 @@ class ActiveBranch:
 
     def holds(self, url: str, text: str) -> bool:
         """Return True if the page at a URL, as it is after the write, holds a text."""
-        shown = (read.answer.render(self._encoded) for read in self._reads.get(_read_key(url.encode()), ())
+        shown = (read.answer.render(self._encoded) for read in self._reads.get(request_key("GET", url), ())
                  if read.answer is not None)  # fmt: skip
         return any(text in html.unescape(each.body.decode("utf-8", "replace")) for each in shown if each)
 
@@ -285,7 +292,9 @@ class ActiveBranch:
             trail: as in `BranchRead`.
             recorded: URL of the capture that answers the request otherwise; its volatile parts may differ.
         """
-        keys = [request_key("GET", url) for url in (request.url, recorded) if url]
+        keys = [read_key(request)]
+        if recorded and request.method != "POST":
+            keys.append(request_key("GET", recorded))
         key = next((each for each in keys if each in self._reads or each in self.branch.clean), keys[0])
         reads = self._reads.get(key)
         if reads is None:
@@ -306,7 +315,7 @@ class ActiveBranch:
         rendered = read.answer.render(self._encoded)
         if rendered is None:
             return DerivationRefused("the page's spelling of the value is not certain")
-        if request.method == "GET":
+        if request.method != "HEAD":
             self._uses[key] = used + 1
         return rendered
 
@@ -335,6 +344,7 @@ def dump(branch: Branch) -> dict[str, Any]:
                 "why": read.why,
                 **({} if read.trail is None else {"trail": list(read.trail)}),
                 **({"domains": [each.dump() for each in read.domains]} if read.domains else {}),
+                **({"post": read.post.hex()} if read.post else {}),
             }
             for read in branch.reads
         ],
@@ -344,6 +354,7 @@ def dump(branch: Branch) -> dict[str, Any]:
         "after": list(branch.after),
         "own": branch.own,
         "traces": sorted(branch.traces),
+        "opening": sorted(key.hex() for key in branch.opening),
     }
     return {**stored, "encodings": [sorted(names) for names in sets.numbers]}
 
@@ -399,6 +410,7 @@ def _load(stored: dict[str, Any]) -> Branch:
                 read["why"],
                 tuple(read["trail"]) if "trail" in read else None,
                 tuple(map(ValueDomain.load, read.get("domains", ()))),
+                bytes.fromhex(read.get("post", "")),
             )
             for read in stored["reads"]
         ),
@@ -408,6 +420,7 @@ def _load(stored: dict[str, Any]) -> Branch:
         tuple(stored.get("after", ())),
         stored.get("own", 0),
         frozenset(stored.get("traces", ())),
+        frozenset(map(bytes.fromhex, stored.get("opening", ()))),
     )
 
 

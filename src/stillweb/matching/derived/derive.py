@@ -21,7 +21,14 @@ from typing import Protocol
 from stillweb.http.codec import decode
 from stillweb.http.cookies import cookies_deleted, cookies_sent, cookies_set
 from stillweb.matching.captures import Entry
-from stillweb.matching.derived.branch import ActiveBranch, Branch, DerivationRefused, RenderedAnswer, path_of
+from stillweb.matching.derived.branch import (
+    ActiveBranch,
+    Branch,
+    DerivationRefused,
+    RenderedAnswer,
+    path_of,
+    read_key,
+)
 from stillweb.matching.derived.domain import MADE
 from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.matching.keys import request_key
@@ -58,6 +65,11 @@ class Branches:
         return frozenset(name for branch in self.all for name in branch.traces)
 
     @cached_property
+    def opening(self) -> frozenset[bytes]:
+        """Request keys of the POST requests that only read, as the recordings of a form show."""
+        return frozenset().union(*(branch.opening for branch in self.all))
+
+    @cached_property
     def hosts(self) -> frozenset[str]:
         """Hosts whose pages depend on a session's own writes."""
         return frozenset(host_of(branch.write.url) for branch in self.all if not branch.searches)
@@ -89,17 +101,17 @@ class DerivedAnswers:
 
         Args:
             match: as the resolver found it.
-            epoch: of the session before the request; 0 if it has repeated no recorded write.
+            epoch: of the session before the request.
         """
-        if self.active is not None and request.method in ("GET", "HEAD"):
+        if self.active is not None and (request.method in ("GET", "HEAD") or self._only_reads(request)):
             found = self._read(self.active, request, match)
             if found is not None:
                 return found
         if match.tier is Tier.MISS:
-            return self._form(request, match, epoch)
+            return self._form(request, match)
         if match.tier in GUESSES or self._is_elsewhere(request, match, epoch):
             # A proved answer goes before a guess, and before the recording of another state.
-            found = self._form(request, match, epoch)
+            found = self._form(request, match)
             return found if found is not None and found[1] is not None else self._stale(request, match)
         return None
 
@@ -131,6 +143,8 @@ class DerivedAnswers:
         """Follow another write that was answered; after an unknown one, the branch's pages are misses."""
         if request.method not in MUTATIONS or match.tier in (Tier.DERIVED, Tier.BRANCH):
             return
+        if self._only_reads(request):
+            return
         guessed = match.tier in GUESSES
         followed = None if self.lost or guessed or self.active is not None else self._followed(request)
         if self.active is not None:
@@ -140,6 +154,9 @@ class DerivedAnswers:
             )
         self.known = followed
         self.lost = followed is None
+
+    def _only_reads(self, request: Request) -> bool:
+        return bool(self.branches.opening) and read_key(request) in self.branches.opening
 
     def _followed(self, request: Request) -> ActiveBranch | None:
         """Return the branch of a recorded write from the session's state; None if there is none."""
@@ -174,7 +191,7 @@ class DerivedAnswers:
         self, active: ActiveBranch, request: Request, match: Match
     ) -> tuple[Match, Entry | None] | None:
         recorded = self.index.entry(match.entry).url if match.entry >= 0 else ""
-        if not recorded and self.index.lookup(request_key("GET", request.url)):
+        if not recorded and self.index.lookup(read_key(request)):
             return None  # recorded with other request fields, such as another Accept
         found = active.read(request, self.trail, recorded)
         if found is None:
@@ -191,8 +208,8 @@ class DerivedAnswers:
             return None
         return _miss(self._not_shown(active))
 
-    def _form(self, request: Request, match: Match, epoch: int) -> tuple[Match, Entry | None] | None:
-        if self.lost or (epoch and self._state is None):
+    def _form(self, request: Request, match: Match) -> tuple[Match, Entry | None] | None:
+        if self.lost:
             unknown = "this session has written before, and no recording has both writes"
             return _miss(f"{match.reason}; form: {unknown}") if self._is_form(request) else None
         refused = ""

@@ -18,9 +18,10 @@ from typing import Any
 
 from stillweb.matching.derived.encodings import MEASURES, NAMES, Encodings
 
-# A quoted signed token is one word: its parts have another length in each response.
+# A signed token is one word: its parts have another length in each response.
 _TOKEN = (
-    rb"(?<=[\"'])(?=[^\"']*[0-9])(?=[^\"']*[A-Z])(?=[^\"']*[a-z])[A-Za-z0-9][A-Za-z0-9_.~=-]{39,}(?=[\"'])"
+    rb"(?<=[\"'=\s])(?=[^\"'&;\s]*[0-9])(?=[^\"'&;\s]*[A-Z])(?=[^\"'&;\s]*[a-z])"
+    rb"[A-Za-z0-9][A-Za-z0-9_.~=-]{39,}(?=[\"'&;\s])"
 )
 _UNITS = {
     **dict.fromkeys((b"s", b"sec", b"second"), 1),

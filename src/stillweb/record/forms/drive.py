@@ -4,19 +4,22 @@ Each recording is a fresh browser context behind the recording proxy. It has a s
 own. Values that the page's script generates (an identifier, a time) then differ between two recordings of the
 same values. The request that holds the values is the write. The documents that the page requested before it
 are requested once more afterwards, with the same fields: they are what a reload shows.
+
+Some pages read by POST (GraphQL). A POST that opening the page sends is a read if opening it leaves the
+documents as they were. Otherwise the form is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 import httpx
-from playwright.async_api import Browser
+from playwright.async_api import Browser, Page
 from playwright.async_api import Error as PlaywrightError
 
 from stillweb.browser.activity import Activity
@@ -29,7 +32,7 @@ from stillweb.certs import CertAuthority
 from stillweb.clock import Deadline
 from stillweb.collections.branches import FormOutcome
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.proof import Refusal, objection, prove
+from stillweb.collections.learn.proof import Refusal, objection, prove, touched_labels
 from stillweb.collections.learn.recordings import AFTER, WRITE, FormRecordings, RecordedBranch, RecordedStep
 from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.pack.reader import Pack
@@ -37,17 +40,18 @@ from stillweb.collections.pack.seal import seal
 from stillweb.collections.warc.frames import RecordFrames
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import InfraError, UpstreamUnreachable
-from stillweb.matching.derived.branch import Branch, leaf_text, leaves_of
+from stillweb.matching.derived.branch import Branch, leaf_text, leaves_of, read_key
 from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.matching.parts import Parts
 from stillweb.matching.resolver import Policy, SessionState, advance, resolve
-from stillweb.model import MUTATIONS, TEXT_TYPES, Capture, Exchange, Headers, destination
+from stillweb.model import MUTATIONS, TEXT_TYPES, Capture, Exchange, Request, destination
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.forms.scripts import CANDIDATES, ScriptForm, candidates, perform
 from stillweb.record.forms.sentinels import sentinels
 from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import PageFetcher, visitor_fields
+from stillweb.record.harvest.misses import json_values
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.running import RecordingProxy
@@ -84,14 +88,19 @@ class RecordedProbe:
     """A document to request after a form.
 
     Attributes:
-        url: as the browser requested it.
+        request: as the browser sent it, without the fields that belong to one request.
         recorded: URL of the capture that answers it in the collection; they differ in volatile parameters.
     """
 
-    url: str
+    request: Request
     recorded: str
-    fields: Headers
     status: int
+
+    @property
+    def label(self) -> str:
+        """The recorded URL, with the key of a POST: many have one URL."""
+        is_post = self.request.method == "POST"
+        return f"{self.recorded} {read_key(self.request).hex()}" if is_post else self.recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +183,26 @@ class ScriptDriver:
         )
 
     async def _drive(self, form: ScriptForm, values: Sequence[str]) -> _Driven | str:
+        async with self._opened(form) as (page, activity):
+            opening = frozenset(read_key(e.request) for e in self.writer.taken if _reads_by_post(e))
+            await perform(page, activity, form, values)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.recording.idle(), _DRAIN_SECONDS)
+            cookies = _cookies(await page.context.cookies())
+        return self._sorted(list(self.writer.taken), values, cookies, opening)
+
+    async def open(self, form: ScriptForm) -> None:
+        """Open the page of a form as a recording does, and close it.
+
+        Raises:
+            PlaywrightError: if it cannot be opened.
+        """
+        async with self._opened(form):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.recording.idle(), _DRAIN_SECONDS)
+
+    @asynccontextmanager
+    async def _opened(self, form: ScriptForm) -> AsyncIterator[tuple[Page, Activity]]:
         self.writer.taken.clear()
         context = await self._context()
         try:
@@ -181,19 +210,27 @@ class ScriptDriver:
             page = await context.new_page()
             await page.goto(form.page, timeout=1000 * _PAGE_SECONDS)
             await settle(page, activity, cap=_PAGE_SECONDS)
-            await perform(page, activity, form, values)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.recording.idle(), _DRAIN_SECONDS)
-            cookies = _cookies(await context.cookies())
+            yield page, activity
         finally:
             await context.close()
-        return self._sorted(list(self.writer.taken), values, cookies)
 
     def _sorted(
-        self, taken: Sequence[Exchange], values: Sequence[str], cookies: httpx.Cookies
+        self,
+        taken: Sequence[Exchange],
+        values: Sequence[str],
+        cookies: httpx.Cookies,
+        opening: frozenset[bytes],
     ) -> _Driven | str:
-        """Return the exchanges before and after the one that holds the values."""
-        writes = [each for each in taken if each.request.method in MUTATIONS]
+        """Return the exchanges before and after the one that holds the values.
+
+        Args:
+            opening: request keys of the POST requests that opening the page sent.
+        """
+
+        def is_read(exchange: Exchange) -> bool:
+            return _is_document(exchange) or read_key(exchange.request) in opening
+
+        writes = [each for each in taken if each.request.method in MUTATIONS and not is_read(each)]
         holding = [each for each in writes if _holds(each, values)]
         if not holding:
             return "the page's script sends no write that holds the values"
@@ -203,16 +240,18 @@ class ScriptDriver:
         at = next(number for number, each in enumerate(taken) if each is holding[0])
         named = self._named(taken)
         probes = tuple(
-            RecordedProbe(each.request.url, url, visitor_fields(each.request.headers), each.response.status)
+            RecordedProbe(
+                replace(each.request, headers=visitor_fields(each.request.headers)), url, each.response.status
+            )
             for each, url in zip(taken[:at], named[:at], strict=True)
-            if _is_document(each) and self.scope.contains(each.request.url)
+            if is_read(each) and self.scope.contains(each.request.url)
         )
         renamed = [
             replace(each, request=replace(each.request, url=url))
             for each, url in zip(taken, named, strict=True)
         ]
-        shown = tuple(each for each in renamed[at + 1 :] if _is_document(each))
-        unique = tuple({each.recorded: each for each in probes}.values())
+        shown = tuple(each for each in renamed[at + 1 :] if is_read(each))
+        unique = tuple({each.label: each for each in probes}.values())
         return _Driven(tuple(renamed[:at]), holding[0], shown, unique, cookies)
 
     def _named(self, taken: Sequence[Exchange]) -> list[str]:
@@ -232,9 +271,14 @@ class ScriptDriver:
 
 async def request_all(visit: PageFetcher, probes: Sequence[RecordedProbe]) -> list[RecordedStep]:
     """Request documents; one that the plain request does not get as the browser did is left out."""
-    exchanges = await asyncio.gather(*(visit.fetch(each.url, "empty", fields=each.fields) for each in probes))
+    exchanges = await asyncio.gather(
+        *(
+            visit.fetch(e.url, "empty", fields=e.headers, body=e.raw_body if e.method == "POST" else None)
+            for e in (probe.request for probe in probes)
+        )
+    )
     return [
-        RecordedStep(probe.recorded, replace(got, request=replace(got.request, url=probe.recorded)))
+        RecordedStep(probe.label, replace(got, request=replace(got.request, url=probe.recorded)))
         for probe, got in zip(probes, exchanges, strict=True)
         if got.response.status == probe.status
     ]
@@ -244,15 +288,23 @@ def recordings_of(
     form: ScriptForm,
     branches: Sequence[RecordedBranch],
     untouched: tuple[tuple[RecordedStep, ...], tuple[RecordedStep, ...]],
+    opening: frozenset[bytes],
 ) -> FormRecordings:
     """Return the recordings of a script form."""
     fields = tuple((name, each.kind) for name, each in form.fields.items())
     opened = tuple(each for each in branches[0].opened if each.request.method == "GET")
-    return FormRecordings(form.name, form.page, fields, False, tuple(branches), untouched, opened=opened)
+    given = fields, False, tuple(branches), untouched
+    return FormRecordings(form.name, form.page, *given, opened=opened, opening=opening)
 
 
 def _is_document(exchange: Exchange) -> bool:
     return exchange.request.method == "GET" and exchange.response.mime in TEXT_TYPES
+
+
+def _reads_by_post(exchange: Exchange) -> bool:
+    """Return True for a POST of JSON that a page may send to read."""
+    is_text = exchange.response.mime in TEXT_TYPES and exchange.response.status < 400
+    return exchange.request.method == "POST" and is_text and json_values(exchange.request) is not None
 
 
 def _is_resource(exchange: Exchange) -> bool:
@@ -369,6 +421,9 @@ class ScriptRun:
             return first
         loaded = [each for each in driver.writer.taken if _is_resource(each)]
         untouched = [await self._untouched(first[1]) for _ in range(2)]
+        posts = [each.request for each in first[1] if each.request.method == "POST"]
+        if posts and await self._changes_by_opening(driver, form, first[1], untouched):
+            return f"opening the page changes the site: POST {posts[0].url}"
         branches = [first[0]]
         if why := objection(first[0], searches=False):
             return why
@@ -380,7 +435,22 @@ class ScriptRun:
                 return branch
         self.loaded += loaded
         ordered = [branches[0], branches[-1], *branches[1:-1]]
-        return recordings_of(form, ordered, (untouched[0], untouched[1]))
+        return recordings_of(form, ordered, (untouched[0], untouched[1]), frozenset(map(read_key, posts)))
+
+    async def _changes_by_opening(
+        self,
+        driver: ScriptDriver,
+        form: ScriptForm,
+        probes: Sequence[RecordedProbe],
+        untouched: Sequence[tuple[RecordedStep, ...]],
+    ) -> bool:
+        """Return True if documents differ after the page was opened in a browser."""
+        await self.reset.run(self.fetcher)
+        await driver.open(form)
+        opened = RecordedBranch((), await self._requested(probes))
+        pair = untouched[0], untouched[1]
+        touched, _ = touched_labels(FormRecordings(form.name, form.page, (), False, (opened,), pair))
+        return bool(touched)
 
     async def _branch(
         self, driver: ScriptDriver, form: ScriptForm, values: Sequence[str]
@@ -390,7 +460,7 @@ class ScriptRun:
         if isinstance(recorded, str):
             return recorded
         branch, probes = recorded
-        plain = {each.recorded for each in probes}
+        plain = {each.label for each in probes}
         steps = tuple(
             replace(step, exchange=self.store(step.exchange)) if step.label in plain else step
             for step in branch.steps
@@ -400,6 +470,9 @@ class ScriptRun:
     async def _untouched(self, probes: Sequence[RecordedProbe]) -> tuple[RecordedStep, ...]:
         """Request the documents from the first state of the site, without the form."""
         await self.reset.run(self.fetcher)
+        return await self._requested(probes)
+
+    async def _requested(self, probes: Sequence[RecordedProbe]) -> tuple[RecordedStep, ...]:
         visit = replace(self.fetcher, cookies=httpx.Cookies(self.fetcher.cookies))
         steps = await request_all(visit, probes)
         return tuple(replace(step, exchange=self.store(step.exchange)) for step in steps)

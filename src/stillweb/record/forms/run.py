@@ -173,8 +173,8 @@ async def record_forms(
                     run.complete = not (deadline.is_over or options.page)
                 finally:  # a recording that was stopped keeps what it has proved
                     run.write_branches()
-            secrets = secrets_of(collection, options.record.secrets)
-            await asyncio.to_thread(_add_resources, collection, run.resources, secrets)
+                    secrets = secrets_of(collection, options.record.secrets)
+                    await asyncio.to_thread(_add_resources, collection, run.resources, secrets)
         report = FormsReport(run.outcomes, outside=run.outside)
         report.environment_id = (await asyncio.to_thread(seal, collection)).environment_id
         return report

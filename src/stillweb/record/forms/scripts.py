@@ -64,22 +64,23 @@ CANDIDATES = """(() => {
     let box = form || field.parentElement;
     while (!form && box && ![...box.querySelectorAll(pressed)].some(usable)) box = box.parentElement;
     if (!box) continue;
-    if (!groups.has(box)) groups.set(box, []);
-    groups.get(box).push(field);
-  }
-  return [...groups].map(([box, fields]) => {
+    // Name and address may be in a box of their own, with the button that sends the text above it.
     const buttons = [...box.querySelectorAll(pressed)].filter(usable);
     const button = buttons.find((b) => b.type === "submit") || buttons[0];
-    return {
-      button: button ? path(button) : "",
-      label: button ? (button.innerText || button.value || button.getAttribute("aria-label") || "") : "",
-      password: !!box.querySelector("input[type=password]"),
-      fields: fields.map((f) => ({
-        selector: path(f), name: f.name || f.id || f.getAttribute("aria-label") || f.placeholder || "",
-        type: f.type, longest: f.maxLength > 0 ? f.maxLength : 0,
-      })),
-    };
-  });
+    const group = groups.get(button || box) || {button, password: false, fields: []};
+    group.password ||= !!box.querySelector("input[type=password]");
+    group.fields.push(field);
+    groups.set(button || box, group);
+  }
+  return [...groups.values()].map(({button, password, fields}) => ({
+    button: button ? path(button) : "",
+    label: button ? (button.innerText || button.value || button.getAttribute("aria-label") || "") : "",
+    password,
+    fields: fields.map((f) => ({
+      selector: path(f), name: f.name || f.id || f.getAttribute("aria-label") || f.placeholder || "",
+      type: f.type, longest: f.maxLength > 0 ? f.maxLength : 0, required: f.required,
+    })),
+  }));
 })()"""
 
 
@@ -185,9 +186,12 @@ def read_all_scripts(paths: Iterable[Path]) -> tuple[ScriptForm, ...]:
 
 
 def candidates(page: str, found: Sequence[Mapping[str, Any]], avoid: AvoidRules) -> list[ScriptForm]:
-    """Return the script forms of a page, from the result of `CANDIDATES` there."""
+    """Return the script forms of a page, from the result of `CANDIDATES` there.
+
+    A form with optional fields is also one of its main fields alone.
+    """
     forms = []
-    for group in found:
+    for group in (each for whole in found for each in _variants(whole)):
         fields = {f"field{number}": each for number, each in enumerate(group["fields"], start=1)}
         steps: list[dict[str, Any]] = [
             {"fill": {"selector": each["selector"], "value": f"{{{slot}}}"}} for slot, each in fields.items()
@@ -215,6 +219,13 @@ def candidates(page: str, found: Sequence[Mapping[str, Any]], avoid: AvoidRules)
             )
         )
     return forms
+
+
+def _variants(group: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return a form with all fields, and with those that most people fill: required ones, else text areas."""
+    fields = group["fields"]
+    main = [each for each in fields if each["required"]] or [e for e in fields if e["type"] == "textarea"]
+    return [group, {**group, "fields": main}] if main and main != fields else [group]
 
 
 def _kind(field: Mapping[str, Any]) -> Kind:
