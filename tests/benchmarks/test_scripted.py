@@ -193,10 +193,12 @@ def test_an_entry_of_a_menu_follows_another_one_with_a_unique_name():
 def test_a_text_that_two_controls_bring_up_makes_no_question():
     one = state((0, "StaticText", "Pump Moves warm water around"), clicks=("Pump",), acts=({},))
     ((goal, answer),) = questions(report_effects, one)
-    assert goal.startswith("a click brings up the text “Moves warm water around”.")
+    assert goal.startswith("which control brings up the text “Moves warm water around” when")
     assert answer == "Pump"
     assert questions(report_effects, one, replace(one, clicks=("Valve",))) == []
     assert questions(report_effects, one, replace(one, clicks=())) == []
+    inside = state((0, "StaticText", "All Pumps move warm water around"), clicks=("Pump",), acts=({},))
+    assert questions(report_effects, inside) == []
 
 
 def test_a_value_that_most_states_show_makes_no_question():

@@ -45,6 +45,7 @@ _WORDS_OF_VALUE = 8
 _COUNTED = re.compile(r"\s\(\d{1,3}\)$")  # an option of a filter, with the number of its entries
 _MARKUP = re.compile(r"''|%%|``|\[\[|\{\{")  # of a wiki or template, which its page shows as it is
 _FOOTNOTE = re.compile(r"(?:[(\[]\w{1,2}[)\]]\s*)+")
+_NOTHING = ("n/a", "none", "unknown", "undefined", "null", "nan", "yes", "no", "true", "false")
 _TIME_LIKE = re.compile(r"\b\d{1,2}:\d{2}(:\d{2})?\b|\bago\b", re.IGNORECASE)
 
 Act = Mapping[str, Any]
@@ -287,7 +288,7 @@ def is_value(text: str) -> bool:
         and bool(re.search(r"[^\W_]", text))
         and not _TIME_LIKE.search(text)
         and "“" not in text
-        and fold(text) not in ("n/a", "none", "unknown", "yes", "no", "true", "false")
+        and fold(text) not in _NOTHING
     )
 
 

@@ -213,10 +213,11 @@ async def make_tasks(
         prover = TaskProver(client, envs, _proofs(options))
         judging = game_tasks(collection.name, site.pages)
         games = await _planned_games(envs, judging, options, prepare)
+        judged = {task.start_url for task in judging}
         prepare("reading pages that scripts draw")
-        site = await with_rendered(envs, collection.name, site, {task.start_url for task in judging})
+        site = await with_rendered(envs, collection.name, site, judged)
         prepare("clicking controls of pages without links")
-        site = await with_states(envs, collection.name, site)
+        site = await with_states(envs, collection.name, site, judged)
         parts = split_pages(site, options.seed, options.test_share)
         planner = TaskPlanner(site, parts, collection.name, options.seed, options.start_pages)
         made.pages, made.starts = len(site.pages), dict(planner.starts)

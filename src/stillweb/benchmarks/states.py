@@ -44,6 +44,7 @@ _PRESSED = ("button", "link", "tab", "menuitem", "treeitem", "generic", "listite
 _LONGEST_LABEL = 40
 _WORDS_OF_LABEL = 6
 _MEASURED = re.compile(r"\d[.:,]\d")  # a value that may change with time, such as "21.5"
+_WORD = re.compile(r"[^\W\d_]{2,}")
 _SENTENCE = 4  # words
 _LONGEST_SENTENCE = 160
 _LINE = re.compile(r"([^:]{3,40}\S): (\S.*)")
@@ -85,7 +86,9 @@ async def in_envs(envs: Sequence[Env], items: Sequence[T], play: Callable[[Env, 
     return [found[number] for number in range(len(items))]
 
 
-async def with_states(envs: Sequence[Env], collection: str, site: SiteMap) -> SiteMap:
+async def with_states(
+    envs: Sequence[Env], collection: str, site: SiteMap, without: Container[str] = ()
+) -> SiteMap:
     """Return a site with states of the pages that link to no other page, if most pages are such.
 
     Each page has one episode, in which its controls are clicked one after the other; then those that a click
@@ -93,13 +96,16 @@ async def with_states(envs: Sequence[Env], collection: str, site: SiteMap) -> Si
 
     Args:
         envs: environments of the collection, which observe `axtree`.
+        without: URLs of pages whose controls are not clicked.
 
     Raises:
         InfraError: if browser or proxy fail.
     """
-    alone = [url for url in dict.fromkeys((*site.starts, *site.pages)) if not site.edges[url]][:_MOST_PAGES]
-    if 2 * len(alone) < len(site.pages):
+    pages = dict.fromkeys((*site.starts, *site.pages))
+    alone = [url for url in pages if not site.edges[url] and url not in without]
+    if not alone or 2 * len(alone) < len(pages):
         return site
+    alone = alone[:_MOST_PAGES]
     most = max(_FEWEST_STATES, _MOST_STATES // len(alone))
     links = {url: {fold(link.name) for link in site.pages[url].links} for url in alone}
     sweeps = await in_envs(
@@ -152,31 +158,33 @@ class _Sweep:
                 yield SiteState(self.url, (), (), (*state.clicks, text), (*state.acts, act))
 
     async def _shown(self, state: SiteState) -> SiteState | None:
-        """Return a state with what its last click shows; None if that leaves the page or misses."""
-        for acts in (state.acts[-1:], state.acts, None):
-            if acts is None:
-                await self._reset()
-            before = await self._play(acts or state.acts)
-            if before and self.nodes:
-                return replace(state, before=before, nodes=self.nodes)
+        """Return a state with the nodes after its last click; None if that leaves the page or misses."""
+        for acts, anew in ((state.acts[-1:], not self.nodes), (state.acts, False), (state.acts, True)):
+            try:
+                if anew:
+                    await self._reset()
+                before = await self._play(acts)
+            except LookupError:
+                continue  # an earlier click hides the control
+            return replace(state, before=before, nodes=self.nodes) if self.nodes else None
         return None
 
     async def _play(self, acts: Sequence[Act]) -> tuple[AxNode, ...]:
-        """Return the nodes before the last act, () if an act fails."""
+        """Return the nodes before the last act.
+
+        Raises:
+            LookupError: if an act cannot be done.
+        """
         before: tuple[AxNode, ...] = ()
         for act in acts:
             before = self.nodes
-            try:
-                observation, *_, info = await self.env.step(action_of(act, before, self.url))
-            except LookupError:
-                return ()
+            observation, *_, info = await self.env.step(action_of(act, before, self.url))
+            if info["action"]["status"] != "ok":
+                raise LookupError(info["action"]["error"])
             left = wire_url(observation.url).partition("#")[0] != self.url
             missed = not self.missed.issuperset(info["traffic"]["missed"])
-            wrong = info["action"]["status"] != "ok" or info["determinism"]["flags"]
-            if left or missed or wrong or len(observation.nodes) > _MOST_NODES:
-                self.nodes = ()
-                return ()
-            self.nodes = observation.nodes
+            stays = not left and not missed and not info["determinism"]["flags"]
+            self.nodes = observation.nodes if stays and len(observation.nodes) <= _MOST_NODES else ()
         return before
 
     async def _reset(self) -> None:
@@ -204,7 +212,7 @@ def _plain(text: str) -> str:
 
 def _is_label(text: str) -> bool:
     short = len(text) <= _LONGEST_LABEL and len(text.split()) <= _WORDS_OF_LABEL
-    words = bool(re.search(r"[^\W\d_]{2,}", text)) and not _MEASURED.search(text)
+    words = bool(_WORD.search(text)) and not _MEASURED.search(text)
     return short and words and is_name(text) and '"' not in text
 
 
@@ -221,7 +229,7 @@ def report_shown(facts: SiteFacts) -> Iterator[TaskCandidate]:
             values = [each[kind, label] for _, each in shown if (kind, label) in each]
             guessed = len(values) > 2 and 2 * values.count(value) > len(values)
             known = before.get((kind, label)) == value or fold(value) in fold(goal)
-            if known or guessed or not is_value(value) or '"' in value:
+            if known or guessed or not is_value(value) or re.search(r'^[\[({]|"', value):
                 continue
             others = dict.fromkeys(each for each in (*values, *found.values()) if each != value)
             wrong = (*list(others)[:WRONG_ANSWERS], label)
@@ -241,6 +249,7 @@ def impossible_shown(facts: SiteFacts) -> Iterator[TaskCandidate]:
             for other, values in shown
             for key, value in values.items()
             if other.page == state.page and key[0] in kinds and fold(key[1]) not in text
+            if state.clicks[:1] != other.clicks[:1]  # a further click on the way may show it
         ]
         for (kind, label), value in facts.shuffled(elsewhere, *state.clicks)[:1]:
             goal = _goal(facts, state, _QUESTIONS[kind].format(label, "then " if state.clicks else ""))
@@ -280,8 +289,8 @@ def report_effects(facts: SiteFacts) -> Iterator[TaskCandidate]:
         for sentence in dict.fromkeys(_sentences(state)):
             if any(fold(sentence) in text and each.clicks[:1] != state.clicks for each, text in alike):
                 continue
-            goal = _goal(facts, replace(state, clicks=()), f"a click brings up the text “{sentence}”.")
-            goal = f"{goal} On which control? Answer with the text of the control."
+            question = f"which control brings up the text “{sentence}” when you click it?"
+            goal = f"{_goal(facts, replace(state, clicks=()), question)} Answer with the text of the control."
             wrong = (*facts.shuffled(others, sentence)[:WRONG_ANSWERS], NOT_FOUND)
             yield _candidate("report/effect", state, goal, state.clicks[0], wrong, (sentence,))
             break
@@ -362,11 +371,11 @@ def _lists(nodes: Sequence[AxNode]) -> list[tuple[str, list[str]]]:
 
 def _sentences(state: SiteState) -> Iterator[str]:
     """Yield the sentences of a state, without the name of its last control before them."""
-    control = state.clicks[-1]
+    control = re.compile(rf"(?<!\w){re.escape(state.clicks[-1])}(?!\w)")
     for node in state.nodes:
         text = _plain(node.name) if node.role in ("StaticText", "heading") else ""
-        text = text.rpartition(control)[2].strip(" :-")
-        if len(text.split()) < _SENTENCE or len(text) > _LONGEST_SENTENCE or re.search('[“”"]', text):
+        text = control.split(text, maxsplit=1)[-1].strip(" :-")
+        if len(_WORD.findall(text)) < _SENTENCE or len(text) > _LONGEST_SENTENCE or re.search('[“”"]', text):
             continue
-        if fold(control) not in fold(text):
+        if fold(state.clicks[-1]) not in fold(text):
             yield text
