@@ -188,6 +188,11 @@ def test_an_entry_of_a_menu_follows_another_one_with_a_unique_name():
         report_entries, state(*tree, *menu("Export", "Copy", "Cut"), **opened)
     )
     assert questions(report_entries, state(*tree, before=state(*tree).nodes, **opened)) == []
+    closed = state(*tree, clicks=("Help", "Close"), acts=({}, {}))  # shows again what was there before
+    assert not [goal for goal, _ in questions(report_entries, state(*tree), closed) if "Close" in goal]
+    assert questions(report_entries, state(*menu("Import", "Export ▾", "Copy"), **opened)) == [
+        ("click “File”. Which menu item comes right after “Export ▾”?", "Copy")
+    ]
 
 
 def test_a_text_that_two_controls_bring_up_makes_no_question():

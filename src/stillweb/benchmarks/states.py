@@ -44,6 +44,7 @@ _PRESSED = ("button", "link", "tab", "menuitem", "treeitem", "generic", "listite
 _LONGEST_LABEL = 40
 _WORDS_OF_LABEL = 6
 _MEASURED = re.compile(r"\d[.:,]\d")  # a value that may change with time, such as "21.5"
+_SYMBOL = re.compile(r"""^[\[({]|["▀-➿←-⇿]""")  # brackets around a value, arrows and shapes
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _SENTENCE = 4  # words
 _LONGEST_SENTENCE = 160
@@ -59,8 +60,8 @@ _ENTRIES = {
     "option": "option",
     "MenuListOption": "option",
     "tab": "tab",
-    "treeitem": "entry",
-    "listitem": "entry",
+    "treeitem": "entry of the tree",
+    "listitem": "entry of the list",
 }
 _SHORTEST_LIST = 3
 _PER_LIST = 3
@@ -223,13 +224,13 @@ def report_shown(facts: SiteFacts) -> Iterator[TaskCandidate]:
     """Yield questions for a value that a state shows and the one before it does not."""
     shown = [(state, _shown_values(state.nodes)) for state in _states_of(facts)]
     for state, found in facts.shuffled(shown, "shown"):
-        before = _shown_values(state.before)
+        known = {item for nodes in _older(facts, state) for item in _shown_values(nodes).items()}
         for (kind, label), value in facts.shuffled(list(found.items()), *state.clicks):
             goal = _goal(facts, state, _QUESTIONS[kind].format(label, "then " if state.clicks else ""))
             values = [each[kind, label] for _, each in shown if (kind, label) in each]
             guessed = len(values) > 2 and 2 * values.count(value) > len(values)
-            known = before.get((kind, label)) == value or fold(value) in fold(goal)
-            if known or guessed or not is_value(value) or re.search(r'^[\[({]|"', value):
+            given = ((kind, label), value) in known or fold(value) in fold(goal)
+            if given or guessed or not is_value(value) or _SYMBOL.search(value):
                 continue
             others = dict.fromkeys(each for each in (*values, *found.values()) if each != value)
             wrong = (*list(others)[:WRONG_ANSWERS], label)
@@ -261,7 +262,8 @@ def impossible_shown(facts: SiteFacts) -> Iterator[TaskCandidate]:
 def report_entries(facts: SiteFacts) -> Iterator[TaskCandidate]:
     """Yield questions for the entry of a menu or list that follows another one."""
     for state in facts.shuffled(_states_of(facts), "entries"):
-        before = {fold(text) for _, texts in _lists(state.before) for text in texts}
+        older = [texts for nodes in _older(facts, state) for _, texts in _lists(nodes)]
+        known = {fold(text) for texts in older for text in texts}
         lists = _lists(state.nodes)
         counts = Counter(fold(text) for _, texts in lists for text in texts)
         for role, texts in lists:
@@ -269,7 +271,7 @@ def report_entries(facts: SiteFacts) -> Iterator[TaskCandidate]:
                 (one, other)
                 for one, other in pairwise(texts)
                 if _is_label(one) and is_value(other) and counts[fold(one)] == 1 == counts[fold(other)]
-                if fold(other) not in before
+                if fold(other) not in known and not _SYMBOL.search(other)
             ]
             for one, other in facts.shuffled(pairs, *state.clicks)[:_PER_LIST]:
                 question = f"which {_ENTRIES[role]} comes right after “{one}”?"
@@ -304,6 +306,12 @@ def _states_of(facts: SiteFacts) -> list[SiteState]:
         for each in facts.site.states
         if is_name(pages[each.page].subject) and facts.is_only(pages[each.page])
     ]
+
+
+def _older(facts: SiteFacts, state: SiteState) -> list[tuple[AxNode, ...]]:
+    """Return the trees of a page that need fewer clicks than a state, and the one before its last click."""
+    states = [each for each in facts.site.states if each.page == state.page]
+    return [state.before, *(each.nodes for each in states if len(each.clicks) < len(state.clicks))]
 
 
 def _goal(facts: SiteFacts, state: SiteState, question: str) -> str:
