@@ -181,17 +181,19 @@ def menu(*names: str) -> list[tuple[int, str, str]]:
 
 def test_an_entry_of_a_menu_follows_another_one_with_a_unique_name():
     tree, opened = menu("\uf0c9 Import", "Export", "Settings"), {"clicks": ("File",), "acts": ({},)}
-    after_import = ("click “File”. Which menu item comes right after “Import”?", "Export")
-    after_export = ("click “File”. Which menu item comes right after “Export”?", "Settings")
+    after_import = ("click “File”. Which item of the menu comes right after “Import”?", "Export")
+    after_export = ("click “File”. Which item of the menu comes right after “Export”?", "Settings")
     assert sorted(questions(report_entries, state(*tree, **opened))) == [after_export, after_import]
+    ((named, _), *_) = questions(report_entries, state((0, "menu", "Main menu"), *tree[1:], **opened))
+    assert "Which item of the menu “Main menu” comes right after" in named
     assert after_import not in questions(
         report_entries, state(*tree, *menu("Export", "Copy", "Cut"), **opened)
     )
     assert questions(report_entries, state(*tree, before=state(*tree).nodes, **opened)) == []
-    closed = state(*tree, clicks=("Help", "Close"), acts=({}, {}))  # shows again what was there before
+    closed = state(*tree, clicks=("Help", "Close"), acts=({}, {}))  # shows the first state again
     assert not [goal for goal, _ in questions(report_entries, state(*tree), closed) if "Close" in goal]
     assert questions(report_entries, state(*menu("Import", "Export ▾", "Copy"), **opened)) == [
-        ("click “File”. Which menu item comes right after “Export ▾”?", "Copy")
+        ("click “File”. Which item of the menu comes right after “Export ▾”?", "Copy")
     ]
 
 

@@ -56,9 +56,9 @@ _QUESTIONS = {
     "line": "what is {1}given for “{0}”?",
 }
 _ENTRIES = {
-    "menuitem": "menu item",
-    "option": "option",
-    "MenuListOption": "option",
+    "menuitem": "item of the menu",
+    "option": "option of the list",
+    "MenuListOption": "option of the list",
     "tab": "tab",
     "treeitem": "entry of the tree",
     "listitem": "entry of the list",
@@ -262,11 +262,11 @@ def impossible_shown(facts: SiteFacts) -> Iterator[TaskCandidate]:
 def report_entries(facts: SiteFacts) -> Iterator[TaskCandidate]:
     """Yield questions for the entry of a menu or list that follows another one."""
     for state in facts.shuffled(_states_of(facts), "entries"):
-        older = [texts for nodes in _older(facts, state) for _, texts in _lists(nodes)]
+        older = [texts for nodes in _older(facts, state) for _, _, texts in _lists(nodes)]
         known = {fold(text) for texts in older for text in texts}
         lists = _lists(state.nodes)
-        counts = Counter(fold(text) for _, texts in lists for text in texts)
-        for role, texts in lists:
+        counts = Counter(fold(text) for _, _, texts in lists for text in texts)
+        for role, name, texts in lists:
             pairs = [
                 (one, other)
                 for one, other in pairwise(texts)
@@ -274,7 +274,8 @@ def report_entries(facts: SiteFacts) -> Iterator[TaskCandidate]:
                 if fold(other) not in known and not _SYMBOL.search(other)
             ]
             for one, other in facts.shuffled(pairs, *state.clicks)[:_PER_LIST]:
-                question = f"which {_ENTRIES[role]} comes right after “{one}”?"
+                of_list = f" “{name}”" if _is_label(name) and role != "tab" else ""
+                question = f"which {_ENTRIES[role]}{of_list} comes right after “{one}”?"
                 wrong = tuple(text for text in texts if text and fold(text) != fold(other))[:WRONG_ANSWERS]
                 goal = _goal(facts, state, question)
                 yield _candidate("report/next-entry", state, goal, other, wrong, (one, other))
@@ -288,6 +289,8 @@ def report_effects(facts: SiteFacts) -> Iterator[TaskCandidate]:
         alike = [(each, text) for each, text in texts if each.page == state.page]
         others = [each.clicks[0] for each, _ in alike if each.clicks]
         others = [each for each in dict.fromkeys(others) if each != state.clicks[0]]
+        if _SYMBOL.search(state.clicks[0]):
+            continue
         for sentence in dict.fromkeys(_sentences(state)):
             if any(fold(sentence) in text and each.clicks[:1] != state.clicks for each, text in alike):
                 continue
@@ -366,15 +369,19 @@ def _children(nodes: Sequence[AxNode], index: int) -> Iterator[int]:
             yield number
 
 
-def _lists(nodes: Sequence[AxNode]) -> list[tuple[str, list[str]]]:
-    """Return role and texts of the entries of each list, "" for an entry of several texts."""
+def _lists(nodes: Sequence[AxNode]) -> list[tuple[str, str, list[str]]]:
+    """Return the role of its entries, name and texts of each list; the text "" is an entry of several."""
     found: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
     above: dict[int, int] = {}
     for index, node in enumerate(nodes):
         above[node.depth] = index
         if node.role in _ENTRIES:
             found[above.get(node.depth - 1, -1), node.role].append(_plain(name_of(nodes, index)))
-    return [(role, texts) for (_, role), texts in found.items() if len(texts) >= _SHORTEST_LIST]
+    return [
+        (role, _plain(nodes[parent].name).rstrip(" :*") if parent >= 0 else "", texts)
+        for (parent, role), texts in found.items()
+        if len(texts) >= _SHORTEST_LIST
+    ]
 
 
 def _sentences(state: SiteState) -> Iterator[str]:
