@@ -77,6 +77,13 @@ def test_the_command_constrains_to_a_collection(tmp_path: Path) -> None:
     ca = CertAuthority.load(folder)
     assert handshake(ca, "a.example") == ""
     assert handshake(ca, "b.example")
+    assert "warning" not in CliRunner().invoke(certs, ["trust", "system", "--certs", str(folder)]).stderr
+
+
+def test_who_trusts_a_ca_of_all_hosts_is_warned(ca: CertAuthority) -> None:
+    for target, warned in {"system": True, "firefox": True, "docker": True, "node": False}.items():
+        done = CliRunner().invoke(certs, ["trust", target, "--certs", str(ca.folder)])
+        assert ("can impersonate any site" in done.stderr) is warned, target
 
 
 def test_a_folder_that_all_users_can_write_to_is_refused(tmp_path: Path) -> None:

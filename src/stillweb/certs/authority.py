@@ -281,6 +281,11 @@ class CertAuthority:
             _leaf_key=leaf_key,
         )
 
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the CA can sign for some host names only."""
+        return any(isinstance(each.value, x509.NameConstraints) for each in self._cert.extensions)
+
     @classmethod
     def load_or_init(cls, folder: Path) -> CertAuthority:
         """Read the CA of a folder, or create one if the folder has none.

@@ -94,6 +94,13 @@ def trust(targets: tuple[str, ...], certs_dir: Path, install: str | None, db: Pa
     trust it on training machines only.
     """
     ca = CertAuthority.load(certs_dir)
+    if (install or _STORES & {*(targets or TARGETS)}) and not ca.is_constrained:
+        echo(
+            f"warning: anyone with {ca.folder}/ca-key.pem can impersonate any site to programs that "
+            "read a store with the CA; "
+            "stillweb certs init --constrain NAME limits the CA to the hosts of a collection",
+            err=True,
+        )
     if install == "nss":
         install_nss(ca, db.expanduser())
         echo(f"{db.expanduser()} trusts {ca.ca_file}", err=True)
@@ -108,6 +115,10 @@ def trust(targets: tuple[str, ...], certs_dir: Path, install: str | None, db: Pa
     for one in recipes:
         echo(f"# {one.target}: {one.what}", err=len(recipes) == 1)
         echo(one.text if len(recipes) == 1 else one.text + "\n")
+
+
+_STORES = {"firefox", "system", "docker"}
+"""Targets that trust the CA for everything that a user does."""
 
 
 def _recorded_hosts(root: Path, name: str) -> set[str]:
