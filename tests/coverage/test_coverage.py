@@ -37,7 +37,7 @@ from stillweb.coverage import (
     walk_agent,
 )
 from stillweb.coverage.agents import WalkPolicies
-from stillweb.coverage.causes import Obstacles
+from stillweb.coverage.causes import NO_FORMS, Obstacles
 from stillweb.coverage.choices import Addresses, UnusedControls, fill_again, opens_view
 from stillweb.coverage.measure import CoverageOptions, _Walker
 from stillweb.coverage.report import CausePicture, write_report
@@ -265,6 +265,31 @@ def test_what_the_recorder_leaves_alone_is_reported_from_what_a_recording_can_cl
     assert (closable.failed, closable.tried) == (1, 2)
     assert sorted(cause.command for cause in causes_of(found)) == [LEFT_ALONE, "stillweb record harvest site"]
     assert closable_rate(found, AvoidRules.of(destructive=True)).failed == 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "fills", "why", "command"),
+    [
+        ("recorded with another Authorization", True, "recorded with another Authorization", NO_FORMS),
+        (
+            "recorded with another Authorization",
+            False,
+            "recorded with another Authorization",
+            "stillweb diff site",
+        ),
+        ("recorded with POST only", False, "", "stillweb record harvest site"),
+    ],
+)
+def test_a_request_that_is_recorded_with_another_field_says_so(reason, fills, why, command):
+    url, seen = "https://site.test/api/me", Sighting("s1", 1)
+    typing = StepRecord(1, URL, {"action": "fill", "value": "ann"}, 'textbox "Name"', False, False, False)
+    pressed = replace(step(2, (f"GET {url}",)), action={"action": "press"} if fills else {"action": "click"})
+    miss = Missed("site", "e" * 64, "GET", url, seen, seen, reason=reason)
+    walk = WalkRecord("uniform", 7, URL, [typing, pressed], [miss])
+    cause = causes_of(CoverageResult("site", "e" * 64, (walk,)))[0]
+    assert (cause.why, cause.command) == (why, command)
+    obstacles = Obstacles(Scope.of(ScopeKind.HOST, [URL]))
+    assert obstacles.why(cause) == (why or "seen in the last measurement for the first time")
 
 
 def test_the_report_shows_rates_causes_and_pictures_and_escapes_what_pages_say(tmp_path):
@@ -532,7 +557,7 @@ def test_the_report_of_a_loop_shows_its_rounds_and_why_a_cause_is_left(tmp_path)
     assert "The target is not reached: the time limit of 90 s is over." in text
     assert "12 harvest" in text
     assert "0 amend" not in text
-    assert "Not recorded, because: outside of the scope." in text
+    assert "Not answered, because: outside of the scope." in text
 
 
 def test_a_loop_that_ends_says_what_its_last_measurement_lacks():

@@ -50,7 +50,7 @@ class MissCause:
         typed: whether every such request has a text that the walk had typed, or follows a key press. A write
             counts as typed if the walk had typed on its page and did not follow a link.
         command: command line that closes this group, or why none does.
-        why: why `record until` has not closed it; "" if it did not try.
+        why: why `record until` has not closed it, or why replay gives no recorded answer; "" if neither.
         timed: whether every such request holds the time of the visit.
     """
 
@@ -70,12 +70,13 @@ class MissCause:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One miss: where, the step, its URL, and whether a typed text caused it."""
+    """One miss: where, the step, its URL, whether a typed text caused it, and the miss if it is known."""
 
     example: tuple[str, int, int]
     step: StepRecord
     url: str
     typed: bool
+    miss: Missed | None
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ class Obstacles:
         """Return why the misses of a cause are left."""
         if cause.command == LEFT_ALONE:
             return LEFT_ALONE
-        if reason := next((self.failed[url] for url in cause.urls if self.failed.get(url)), ""):
+        if reason := next((self.failed[url] for url in cause.urls if self.failed.get(url)), "") or cause.why:
             return reason
         if cause.timed:
             return "it holds the time of the visit, which differs from the recorded one"
@@ -179,7 +180,7 @@ def causes_of(
     """
     avoid = avoid or AvoidRules.of()
     timed = _with_time(result.misses(), recorded_at)
-    logins = {(miss.method, miss.url) for miss in result.misses() if sends_password(miss.request())}
+    misses = {(miss.method, miss.url): miss for miss in result.misses()}
     groups: dict[tuple[str, str, str], list[_Seen]] = defaultdict(list)
     for walk in result.walks:
         texts: set[str] = set()
@@ -196,7 +197,7 @@ def causes_of(
                 example = (walk.agent, walk.seed, step.number)
                 typed = step.action["action"] in _TYPED or not texts.isdisjoint(_values(url))
                 typed = typed or (key[0] in MUTATIONS and step.page in filled and key[2] != "link")
-                groups[key].append(_Seen(example, step, url, typed))
+                groups[key].append(_Seen(example, step, url, typed, misses.get((key[0], url))))
     causes = [
         _cause(
             result.collection,
@@ -204,7 +205,6 @@ def causes_of(
             found,
             avoid,
             timed=all((key[0], each.url) in timed for each in found),
-            is_login=all((key[0], each.url) in logins for each in found),
         )
         for key, found in groups.items()
     ]
@@ -240,6 +240,12 @@ def times_in(request: Request, recorded_at: str) -> list[str]:
     return [text for text in texts if kind_of(text, visit) is ValueKind.TIME]
 
 
+def _refused(miss: Missed | None) -> str:
+    """Return why no recording answers a request that has one but for a field; "" for others."""
+    is_refused = miss and miss.reason.startswith(("recorded with another ", "recorded without "))
+    return miss.reason if miss and is_refused else ""
+
+
 def _with_time(misses: list[Missed], recorded_at: str) -> set[tuple[str, str]]:
     """Return method and URL of the requests that always hold the time of the visit."""
     holds: dict[tuple[str, str], bool] = {}
@@ -256,7 +262,6 @@ def _cause(
     avoid: AvoidRules,
     *,
     timed: bool,
-    is_login: bool,
 ) -> MissCause:
     method, template, control = key
     example, step = found[0].example, found[0].step
@@ -264,14 +269,21 @@ def _cause(
     label = step.control.partition(" ")[2].strip('"')
     left_alone = all(is_left_alone(each.step, avoid) for each in found)
     typed = all(each.typed for each in found)
+    refused = {_refused(each.miss) for each in found}
+    why = "" if "" in refused else "; ".join(sorted(refused))
+    is_login = "Authorization" in why or all(
+        each.miss and sends_password(each.miss.request()) for each in found
+    )
     if left_alone:
         command = LEFT_ALONE
-    elif is_login and typed:
+    elif typed and is_login:
         command = NO_FORMS
+    elif why:
+        command = f"stillweb diff {name}"
     else:
         command = _LEARN.format(name) if timed else _command(name, method, found)
     return MissCause(
-        method, template, control, len(found), urls, example, step.page, label, command, typed, timed=timed
+        method, template, control, len(found), urls, example, step.page, label, command, typed, why, timed
     )
 
 
