@@ -241,7 +241,7 @@ def times_in(request: Request, recorded_at: str) -> list[str]:
 
 
 def _refused(miss: Missed | None) -> str:
-    """Return why no recording answers a request that has one but for a field; "" for others."""
+    """Return why no recording answers a request with another value of a field; "" for others."""
     is_refused = miss and miss.reason.startswith(("recorded with another ", "recorded without "))
     return miss.reason if miss and is_refused else ""
 
