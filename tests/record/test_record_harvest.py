@@ -42,6 +42,7 @@ from stillweb.coverage.report import take_pictures
 from stillweb.env import Env
 from stillweb.errors import AgentError, CollectionError, RecordError, UpstreamUnreachable
 from stillweb.matching.keys import MultipartBody, read_body
+from stillweb.matching.rules import Rules
 from stillweb.model import Exchange, Page, Request, Response, header
 from stillweb.record.amend.amend import AmendOptions
 from stillweb.record.amend.plan import SealedIndex
@@ -63,6 +64,7 @@ from stillweb.record.harvest.opened import OpenedPosts, opened_posts
 from stillweb.record.harvest.options import HarvestOptions, HarvestReport
 from stillweb.record.harvest.page import Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms
+from stillweb.record.harvest.proofs import NonceRequests
 from stillweb.record.harvest.scripts.bundles import bundled_urls, destination_of
 from stillweb.record.harvest.scripts.entries import ListedValues, other_orders, requests_for_entries
 from stillweb.record.harvest.scripts.loaded import LoadedLinks
@@ -1331,6 +1333,52 @@ async def test_numbers_of_requests_are_proved_by_other_numbers(tmp_path: Path, c
     await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
     rules = {(rule.where, rule.name, rule.shape, rule.path) for rule in read_rules(collection).own}
     assert rules == {("query", "draw", "counter", "/list/*")}
+
+
+NONCES = ("mx09xxne", "mx09y7og", "mx09zb3k")
+TIMES = ("1767225607123", "1767225614456")  # near 2026-01-01 00:00:10
+DRAWS = ("0.0763206162175720", "0.7444048130996463")
+UUIDS = ("123e4567-e89b-12d3-a456-426614174000", "00000000-e89b-12d3-a456-426614174000")
+
+
+@pytest.mark.parametrize(
+    ("url", "values", "chooses", "shape"),
+    [
+        ("sync?rid=1&*", NONCES, lambda value: False, "token"),
+        ("sync?*", NONCES, lambda value: False, "token"),
+        ("rows?t=*", TIMES, lambda value: False, "milliseconds"),
+        ("rows?r=*&page=2", DRAWS, lambda value: False, "decimal"),
+        ("rows?id=*", UUIDS, lambda value: False, "uuid"),
+        # One of the recorded values, or an earlier time, has another answer.
+        ("avatar?*", NONCES, lambda value: value == NONCES[1], None),
+        ("rows?since=*", TIMES, lambda value: value < "1767", None),
+        ("rows?id=*", UUIDS, lambda value: value not in UUIDS, None),
+        # What visitors type, and how a site knows them.
+        ("find?q=*", (*UUIDS, "tea"), lambda value: False, None),
+        ("find?q=*", ("4f9a8Bc07dE6215a", "91Ab7cD2e3F40516"), lambda value: False, None),
+        ("find?session=*", UUIDS, lambda value: False, None),
+        ("rows?t=*", TIMES[:1], lambda value: False, None),
+    ],
+)
+async def test_a_value_is_volatile_if_the_site_answers_alike_with_others(
+    tmp_path, url, values, chooses, shape
+):
+    before, after = url.split("*")
+    nonces = NonceRequests(Rules(), "20260101000010")
+    for value in values:
+        nonces.note(PlainRequest("GET", f"{HOME}{before}{value}{after}", "empty", HOME))
+
+    async def fetch(request: PlainRequest) -> Exchange:
+        value = request.url.removeprefix(HOME + before).removesuffix(after)
+        fields = (("Content-Type", "application/json"),)
+        response = Response(200, headers=fields, raw_body=b"[1]" if chooses(value) else b"[]")
+        return Exchange(Request("GET", request.url), response, "20260101000020")
+
+    collection = Collection.create(tmp_path, "site")
+    await nonces.prove(collection, [f"{HOME}other?t={TIMES[0]}"], fetch)
+    assert not read_rules(collection).own
+    await nonces.prove(collection, [f"{HOME}{before}{values[0]}{after}"], fetch)
+    assert [rule.shape for rule in read_rules(collection).own] == ([shape] if shape else [])
 
 
 def starred(identifier: int) -> PlainRequest:

@@ -22,6 +22,7 @@ import httpx
 from stillweb.certs import CertAuthority
 from stillweb.clock import monotonic
 from stillweb.collections.layout import Collection, locked
+from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import RecordError, UpstreamUnreachable
 from stillweb.http.codec import decoded_body
@@ -29,13 +30,13 @@ from stillweb.model import HTML_TYPES, Exchange, Request
 from stillweb.record.crawl.fetch import Fetcher, Robots
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.harvest.connections import TooLarge
-from stillweb.record.harvest.counters import NumberedRequests
 from stillweb.record.harvest.fetch import (
     WITHOUT_PAGE,
     PageFetcher,
     is_file,
     is_found,
     is_refusal,
+    opening_requests,
     recorded_fields,
     recorded_posts,
     recorded_requests,
@@ -58,6 +59,7 @@ from stillweb.record.harvest.options import (
 )
 from stillweb.record.harvest.page import Resource, parse_page
 from stillweb.record.harvest.posts import PostForm, send_form
+from stillweb.record.harvest.proofs import Fetch, NonceRequests, NumberedRequests
 from stillweb.record.harvest.resources import fetch_resources
 from stillweb.record.harvest.scripts.entries import ListedValues, requests_for_entries
 from stillweb.record.harvest.scripts.loaded import loaded_scripts
@@ -158,7 +160,7 @@ class _Harvest:
         known = self._known(is_plain)
         try:
             plain = await self._plain(missed, known, is_plain)
-            await self._numbered.prove(self._collection, partial(self._fetch_plain, fetcher))
+            await self._prove_rules(partial(self._fetch_plain, fetcher))
             self._budget.limit_time(MISSES_SHARE)
             for requests, is_wanted in plain:
                 await self._send_plain(fetcher, requests, is_wanted)
@@ -178,6 +180,16 @@ class _Harvest:
             self.report.waiting = self.pages.frontier.waiting
             self.report.seconds = monotonic() - started
         return self.report
+
+    async def _prove_rules(self, fetch: Fetch) -> None:
+        """Let the site show which values of recorded requests choose no answer."""
+        await self._numbered.prove(self._collection, fetch)
+        missed = [each.url for each in self._options.misses if each.method == "GET"]
+        if recorded_at := missed and self._collection.manifest().recorded_at:
+            nonces = NonceRequests(read_rules(self._collection), recorded_at)
+            for request in await asyncio.to_thread(list, opening_requests(self._collection)):
+                nonces.note(request)
+            await nonces.prove(self._collection, missed, fetch)
 
     def _known(self, is_plain: Callable[[Request], bool]) -> list[PlainRequest]:
         """Return the recorded requests that need no page; POST requests count as recorded from now on."""

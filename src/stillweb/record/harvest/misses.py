@@ -60,7 +60,8 @@ SWITCHED |= {other: value for value, other in SWITCHED.items()}
 _GRAPHQL_QUERY = re.compile(r"\s*(?:query\b|\{)(?![\s\S]*\bmutation\b)")
 TOKEN = re.compile(r"csrf|xsrf|token|nonce|sectok|verif", re.IGNORECASE)
 """Names of values that may belong to one visit. Wider than `is_csrf`: a wrong guess loses one request."""
-_OF_VISIT = re.compile(rf"{TOKEN.pattern}|session|auth", re.IGNORECASE)
+OF_VISIT = re.compile(rf"{TOKEN.pattern}|session|auth", re.IGNORECASE)
+"""Names of values by which a site knows a visitor."""
 
 
 UNIQUE = re.compile(r"(?=.*[0-9])(?:[\w-]{8,}|[\w.:@+-]{16,})")
@@ -242,7 +243,7 @@ def json_values(request: Request) -> list[tuple[str, Any]] | None:
         return None
     texts = ((path, text) for path, text in values if isinstance(text, str))
     # Identifiers of entries are random too: only the names say what belongs to one visit.
-    is_bound = any(text and not text.isdigit() and _OF_VISIT.search(path) for path, text in texts)
+    is_bound = any(text and not text.isdigit() and OF_VISIT.search(path) for path, text in texts)
     return None if is_bound else values
 
 

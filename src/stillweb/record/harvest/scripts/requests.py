@@ -32,10 +32,10 @@ from urllib.parse import parse_qsl, urlsplit
 from stillweb.collections.layout import Collection
 from stillweb.http.codec import decoded_body
 from stillweb.model import HTML_TYPES, Capture, Request, header
-from stillweb.record.harvest.counters import NumberedRequests
 from stillweb.record.harvest.fetch import opening_requests, recorded_data
 from stillweb.record.harvest.misses import DRY_RUN, SWITCHED, PlainRequest
 from stillweb.record.harvest.page import HtmlPage, parse_page
+from stillweb.record.harvest.proofs import NumberedRequests
 from stillweb.record.harvest.scripts.bundles import bundled_urls, destination_of
 from stillweb.record.harvest.scripts.entries import (
     ListedValues,
