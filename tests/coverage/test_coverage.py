@@ -333,14 +333,42 @@ def test_a_loop_keeps_as_much_time_as_its_last_measurement_took_and_a_third_more
     assert (first, loop._to_record) == (60.0, pytest.approx(185.4))
 
 
-async def test_time_that_is_too_short_for_a_measurement_records_what_the_last_one_missed(monkeypatch):
+@pytest.fixture
+def now(monkeypatch) -> list[float]:
+    """The time that a loop reads."""
+    now = [0.0]
     monkeypatch.setattr(until, "opened_posts", lambda collection: None)
-    now, budgets = [0.0], []
     monkeypatch.setattr(until, "monotonic", lambda: now[0])
-    recording = Manifest("site")
-    monkeypatch.setattr(Collection, "manifest", lambda self: recording)
+    monkeypatch.setattr(Collection, "manifest", lambda self: Manifest("site"))
+    return now
+
+
+def loop_of_ten_minutes() -> Any:
     scope = Scope.of(ScopeKind.HOST, [URL])
-    loop = until._Loop(Collection(Path(), "site"), Any, scope, [URL], UntilOptions(seconds=600.0), print)
+    return until._Loop(Collection(Path(), "site"), Any, scope, [URL], UntilOptions(seconds=600.0), print)
+
+
+async def test_a_first_measurement_that_ended_early_is_repeated_if_nothing_was_recorded(monkeypatch, now):
+    loop = loop_of_ten_minutes()
+    measured = [replace(result(step(1)), complete=False), result(step(1), step(2, (f"GET {URL}a",)))]
+
+    async def measure(recorded):
+        rounds = loop._report.rounds
+        rounds.append(Round(len(rounds), {}, measured[len(rounds)], 0.0))
+        return rounds[-1]
+
+    async def record(last):
+        return Counter()
+
+    monkeypatch.setattr(loop, "_measure", measure)
+    monkeypatch.setattr(loop, "_record", record)
+    report = await loop.run()
+    assert [each.result for each in report.rounds] == measured
+    assert (report.reached, report.why) == (False, loop._why_nothing)
+
+
+async def test_time_that_is_too_short_for_a_measurement_records_what_the_last_one_missed(monkeypatch, now):
+    loop, budgets = loop_of_ten_minutes(), []
     missed = result(step(1, (f"GET {URL}a",)))
 
     async def measure(recorded):

@@ -1353,7 +1353,7 @@ UUIDS = ("123e4567-e89b-12d3-a456-426614174000", "00000000-e89b-12d3-a456-426614
         ("avatar?*", NONCES, lambda value: value == NONCES[1], None),
         ("rows?since=*", TIMES, lambda value: value < "1767", None),
         ("rows?id=*", UUIDS, lambda value: value not in UUIDS, None),
-        # What visitors type, and how a site knows them.
+        # Visitors type it, or a site knows them by it.
         ("find?q=*", (*UUIDS, "tea"), lambda value: False, None),
         ("find?q=*", ("4f9a8Bc07dE6215a", "91Ab7cD2e3F40516"), lambda value: False, None),
         ("find?session=*", UUIDS, lambda value: False, None),

@@ -208,7 +208,8 @@ class _Loop:
                 report.why = why_over(self._options.seconds, self._left, last.result, reached=reached)
                 break
             recorded = await self._record(last.result)
-            if not any(recorded.values()):
+            # The first measurement may have ended after few walks, which missed little.
+            if not any(recorded.values()) and (last.number or last.result.complete):
                 report.why, exhausted = self._why_nothing, True
                 break
             last = await self._measure(recorded)
