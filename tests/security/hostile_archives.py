@@ -485,6 +485,55 @@ def attacks() -> Iterator[HostileArchive]:
     yield from _zstd_attacks()
     yield from _arc_attacks()
     yield from _folder_attacks()
+    yield from _container_attacks()
+    yield from _index_attacks()
+
+
+def _container_attacks() -> Iterator[HostileArchive]:
+    """Yield ZIPs whose directory lies, gzip members with odd heads, and records that share ids."""
+    sound = zipped(wacz_members())
+    # Of an entry of the central directory (APPNOTE.TXT §4.3.12): place, format, value.
+    for name, place, form, value in (
+        ("encrypted", 8, "<H", 1), ("deflate64", 10, "<H", 9), ("method-99", 10, "<H", 99), ("crc", 16, "<I", 1),
+        ("packed-large", 20, "<I", 0x7FFFFFFF), ("packed-zero", 20, "<I", 0), ("size-small", 24, "<I", 5),
+        ("size-large", 24, "<I", 0x7FFFFFFF), ("size-zip64", 24, "<I", 0xFFFFFFFF), ("all-overlap", 42, "<I", 0),
+        ("beyond", 42, "<I", 0x7FFFFFF0),
+    ):  # fmt: skip
+        changed = bytearray(sound)
+        for found in re.finditer(b"PK\x01\x02", sound):
+            struct.pack_into(form, changed, found.start() + place, value)
+        yield imported(f"zip-directory-{name}", "a.wacz", bytes(changed))
+    yield imported("zip-prefix", "a.wacz", b"MZ" + bytes(5000) + sound)
+    yield imported("zip-in-zip", "a.wacz", zipped({f"{at}.wacz": sound for at in range(20)}))
+    page = record("response", response(b"page", "Content-Type: text/html"), SITE + "/g")
+    raw = gzip.compress(page, mtime=0)[10:]
+    for name, head in (
+        ("name", b"\x08\0\0\0\0\0\3" + b"n" * (10 << 20) + b"\0"), ("extra", b"\x04\0\0\0\0\0\3\xff\xff" + bytes(65_535)),
+        ("reserved", b"\xe0\0\0\0\0\0\3"), ("name-without-end", b"\x08\0\0\0\0\0\3" + b"n" * 100_000),
+    ):  # fmt: skip
+        yield imported(f"gzip-head-{name}", "a.warc.gz", warc(records()) + b"\x1f\x8b\x08" + head + raw)
+    yield imported("gzip-empty-members", "a.warc.gz", gzip.compress(b"", mtime=0) * 50_000 + warc(records()))
+    shared = [re.sub(rb"<urn:x:[^>]*>", b"<urn:x:one>", each) for each in records() * 3]
+    yield imported("ids-shared", "a.warc.gz", warc(shared))
+    many = [pair(f"/{at}", b"x")[::-1] for at in range(3000)]
+    yield imported("ids-shared-by-thousands", "a.warc.gz", warc([re.sub(rb"<urn:x:[^>]*>", b"<urn:x:one>", each) for two in many for each in two]))  # fmt: skip
+    headers = b'{"name": "a", "value": ""},' * 300_000
+    text = dumped({"log": {"entries": [entry(headers=["@@"])]}}).replace(b'"@@"', headers[:-1])
+    yield imported("har-fields", "a.har", text)
+
+
+def _index_attacks() -> Iterator[HostileArchive]:
+    """Yield collections whose index is sound CDXJ, and leads elsewhere."""
+    files = folder()
+    key, time, members = files["indexes/index.cdxj"].split(b" ", 2)
+    line = json.loads(members)
+    for number, other in enumerate((
+        {"offset": "0"}, {"offset": str(int(line["offset"]) + 7)}, {"offset": "99999999"}, {"offset": str((1 << 63) - 1)},
+        {"length": "1"}, {"length": "99999999"}, {"length": "0"}, {"url": SITE + "/"}, {"method": "POST"}, {"request": "0,99"},
+        {"request": f"{line['offset']},{line['length']}"}, {"digest": "sha256:" + "0" * 64}, {"key": "ff" * 16}, {"status": "404"},
+    )):  # fmt: skip
+        rows = b" ".join((key, time, dumped(line | other))) + b"\n"
+        yield stored(f"index-{number}", files | {"indexes/index.cdxj": rows * 3})
 
 
 def _zip_attacks() -> Iterator[HostileArchive]:

@@ -28,6 +28,7 @@ from stillweb.collections.indexing import index_file
 from stillweb.collections.limits import load_json, open_picture
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.warc.frames import read_chunks
+from stillweb.collections.warc.reader import read_record
 from stillweb.collections.warc.records import Parsed, parse_record
 from stillweb.errors import CollectionError, LimitExceeded, MalformedPack
 from stillweb.http import codec
@@ -44,6 +45,7 @@ ONCE_WRONG = (
         "cdxj-mime-3",
         "cdxj-url-2",
         "cdxj-length-20",
+        "index-3",
     ),
     *("extra-amends.json-20", "folder-reachability.jsonl-20", "manifest-version-20", "pages-13", "pages-23"),
     *("har-escapes", "warc-uri-13", "zip-name-utf8", "arc-13"),
@@ -270,6 +272,13 @@ def test_sigterm_during_an_import_leaves_no_folder(tmp_path: Path) -> None:
         assert program.stderr.read().strip().endswith(b"stopped")
     assert not list(tmp_path.glob("collections/*"))
     assert not list(tmp_path.glob("collections/.*"))
+
+
+def test_an_index_does_not_raise_the_limit_of_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(next(bombs("bomb-member")).files["a.warc.gz"])
+    with pytest.raises(LimitExceeded, match="ratio"):
+        read_record(path, 0, 1 << 40)
 
 
 def test_an_import_is_refused_in_one_piece(tmp_path: Path) -> None:

@@ -108,14 +108,16 @@ def read_record(path: Path, offset: int, length: int) -> WarcRecord:
         MalformedWarc: if no complete record starts there.
     """
     with path.open("rb") as file:
-        file.seek(offset)
-        text = file.read(min(length, path.stat().st_size))  # a buffer of the stated length is made first
+        size = path.stat().st_size
+        file.seek(min(offset, size))  # read() refuses places near 2^63
+        text = file.read(min(length, size))  # a buffer of the stated length is made first
     if text.startswith(GZIP_MAGIC):
+        packed = len(text)  # not the stated length, which an index makes up
         try:
-            text = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(text, max_unpacked(length) + 1)
+            text = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(text, max_unpacked(packed) + 1)
         except zlib.error as error:
             raise MalformedWarc(f"gzip member is corrupt ({error})", path=path, offset=offset) from None
-        check_ratio(len(text), length, path, f"the gzip member at {offset}")
+        check_ratio(len(text), packed, path, f"the gzip member at {offset}")
     grammar = WARC if text[:5].upper() == b"WARC/" else ARC
     parsed = grammar.parse(text, 0)
     if isinstance(parsed, Damage):
