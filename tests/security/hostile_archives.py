@@ -492,7 +492,7 @@ def attacks() -> Iterator[HostileArchive]:
 def _container_attacks() -> Iterator[HostileArchive]:
     """Yield ZIPs whose directory lies, gzip members with odd heads, and records that share ids."""
     sound = zipped(wacz_members())
-    # Of an entry of the central directory (APPNOTE.TXT §4.3.12): place, format, value.
+    # Place, format and value in an entry of the central directory (APPNOTE.TXT §4.3.12).
     for name, place, form, value in (
         ("encrypted", 8, "<H", 1), ("deflate64", 10, "<H", 9), ("method-99", 10, "<H", 99), ("crc", 16, "<I", 1),
         ("packed-large", 20, "<I", 0x7FFFFFFF), ("packed-zero", 20, "<I", 0), ("size-small", 24, "<I", 5),
