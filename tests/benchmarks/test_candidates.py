@@ -626,6 +626,25 @@ def test_a_table_is_named_if_its_page_has_several():
     ]
 
 
+def test_a_row_is_looked_up_in_the_column_of_its_own_table():
+    def table(*rows: tuple[str, ...]) -> str:
+        cells = [
+            "".join(f"<t{'hd'[bool(n)]}>{cell}</t{'hd'[bool(n)]}>" for cell in row)
+            for n, row in enumerate(rows)
+        ]
+        return "".join(f"<tr>{each}</tr>" for each in cells).join(("<table>", "</table>"))
+
+    works = table(("Project", "Town"), ("New roof", "Leeds"), ("Old bridge", "York"), ("Long wall", "Bath"))
+    staff = table(("Person", "Town"), ("Ann Hill", "Hull"), ("Bob Lake", "Deal"), ("Cy Wood", "Wick"))
+    page = read_page("https://a.test/", f"<title>Works</title><body>{works}{staff}</body>")
+    facts = SiteFacts(SiteMap({page.url: page}), 7)
+    goals = [each.goal for make in (report_values, impossible) for each in make(facts)]
+    columns = {"Project": "roof|bridge|wall", "Person": "Hill|Lake|Wood"}
+    named = [(column, goal) for goal in goals for column in columns if f"in the column “{column}”" in goal]
+    assert {column for column, _ in named} == {*columns}
+    assert not [goal for column, goal in named if not re.search(columns[column], goal)]
+
+
 def test_the_page_of_a_heading_that_gives_it_away_is_no_question():
     headings = "<h2>Oak for experts</h2><h2>Care and cleaning</h2>"
     page = read_page("https://a.test/", f"<title>Oak - shop</title><body><h1>Oak</h1>{headings}</body>")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 
@@ -65,29 +64,33 @@ def report_values(facts: SiteFacts) -> Iterator[TaskCandidate]:
         )
 
 
-def _goal_of(facts: SiteFacts, page: SitePage, fact: SiteFact, number: int) -> tuple[str, str]:
+def _goal_of(
+    facts: SiteFacts, page: SitePage, fact: SiteFact, number: int, subject: str = ""
+) -> tuple[str, str]:
+    """Return template and goal of the question for a fact, possibly about another subject."""
+    subject = subject or fact.subject
     if fact.shape == "price":
-        goals = (f"How much does “{fact.subject}” cost?", f"What is the price of “{fact.subject}”?")
+        goals = (f"How much does “{subject}” cost?", f"What is the price of “{subject}”?")
         return f"report/price/{number}", goals[number]
     if fact.shape == "cell":
         column = page_column(page, fact)
         place = _place_of(facts, page, fact.context)
         goals = (
-            f"{place}, look up “{fact.subject}” {column}. What is in the same row under “{fact.attribute}”?",
-            f"{place}, what is under “{fact.attribute}” in the row of “{fact.subject}”?",
+            f"{place}, look up “{subject}” {column}. What is in the same row under “{fact.attribute}”?",
+            f"{place}, what is under “{fact.attribute}” in the row of “{subject}”?",
         )
         return f"report/cell/{number}", goals[number]
     noun = noun_of(fact.attribute)
     if re.match(r"(number|count) of ", noun):
         counted = noun.partition(" of ")[2]
-        return "report/number", f"How many {counted} does “{fact.subject}” have?"
+        return "report/number", f"How many {counted} does “{subject}” have?"
     if re.search(_PERSON, noun):
         verb = "Who are" if noun.endswith("s") else "Who is"
-        return "report/person", f"{verb} the {noun} of “{fact.subject}”?"
+        return "report/person", f"{verb} the {noun} of “{subject}”?"
     verb = "are" if re.search(r"[^s]s$", noun) and not noun.endswith(("us", "is", "ss")) else "is"
     goals = (
-        f"What {verb} the {noun} of “{fact.subject}”?",
-        f"Find the page “{fact.subject}”. What does it give under “{fact.attribute}”?",
+        f"What {verb} the {noun} of “{subject}”?",
+        f"Find the page “{subject}”. What does it give under “{fact.attribute}”?",
     )
     return f"report/pair/{number}", goals[number]
 
@@ -101,10 +104,13 @@ def _place_of(facts: SiteFacts, page: SitePage, table: str) -> str:
 
 
 def page_column(page: SitePage, fact: SiteFact) -> str:
-    """Return where the names of the rows of a fact's table are."""
-    table = next(each for each in page.tables if each.name == fact.context)
-    column = table.columns[table.key or 0]
-    return f"in the column “{column}”" if column else "among the names of the rows"
+    """Return where the names of the rows of a fact's table are; several tables may have one name."""
+    tables = [(each.key or 0, each) for each in page.tables if each.name == fact.context]
+    if len(tables) > 1:
+        named = [(key, each) for key, each in tables if fact.attribute in each.columns]
+        tables = [(key, each) for key, each in named if fact.subject in [row[key] for row in each.rows]]
+    key, table = tables[0]
+    return f"in the column “{table.columns[key]}”" if table.columns[key] else "among the names of the rows"
 
 
 def report_sections(facts: SiteFacts) -> Iterator[TaskCandidate]:
@@ -517,7 +523,7 @@ def impossible(facts: SiteFacts) -> Iterator[TaskCandidate]:
             and facts.is_clear(fact)
             and not facts.is_guessed(fact)
         ):
-            table = fact.context if fact.shape == "cell" else ""
+            table = fact.context + page_column(page, fact) if fact.shape == "cell" else ""
             alike[fact.shape, fold(fact.attribute), table].append((page, fact))
     paired = [two for each in alike.values() for two in zip(each[::2], each[1::2], strict=False)]
     for (page, one), (_, other) in facts.shuffled(paired, "invented"):
@@ -527,7 +533,7 @@ def impossible(facts: SiteFacts) -> Iterator[TaskCandidate]:
             continue
         if re.search(r"[^\w\s,.'\u2019&-]", invented) or re.search(r",\s\w$", invented):
             continue  # half of a bracket, of a quotation or of two names
-        template, goal = _goal_of(facts, page, replace(one, subject=invented, value=""), len(invented) % 2)
+        template, goal = _goal_of(facts, page, one, len(invented) % 2, invented)
         yield TaskCandidate(
             "impossible",
             f"impossible/{template.partition('/')[2]}",

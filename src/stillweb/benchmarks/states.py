@@ -392,5 +392,5 @@ def _sentences(state: SiteState) -> Iterator[str]:
         text = control.split(text, maxsplit=1)[-1].strip(" :-")
         if len(_WORD.findall(text)) < _SENTENCE or len(text) > _LONGEST_SENTENCE or re.search('[“”"]', text):
             continue
-        if fold(state.clicks[-1]) not in fold(text):
+        if text[0].isalpha() and fold(state.clicks[-1]) not in fold(text):
             yield text
