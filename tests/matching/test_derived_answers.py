@@ -22,7 +22,9 @@ from stillweb.matching.derived.derive import Branches, DerivedAnswers
 from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.matching.keys import request_key
 from stillweb.model import Match, Request, Response, Tier
+from stillweb.record.forms.sentinels import sentinels
 
+OWN_TOKEN = Book().token
 RECORDED = 0  # visit of the recorded pages, whose token a browser sends at replay
 
 
@@ -173,9 +175,15 @@ VALUES = [
     ("good", "fine"),
     ("Great product", "Would buy it again, thanks."),
     ("works very well", "Lamp"),
+    ("fine", "good"),
+    ("Would buy it again, thanks.", "Great product"),
     ("Lamp", "Lamp"),
     ("Lamp", "Lamp post"),
+    ("Lamp post", "Lamp"),
+    ("LAMP", "lamp"),
     ("Welcome", "dear all"),
+    ("dear all", "Welcome"),
+    ("Book", "about"),
     ("mango", "juice"),
     ("", ""),
     ("", "text"),
@@ -315,6 +323,47 @@ def test_a_date_is_derived_in_the_notation_of_the_site(name: str) -> None:
     assert answered == (4 if isinstance(result, ProvedForm) else 0)
 
 
+@pytest.mark.parametrize(
+    ("kind", "typed", "covered"),
+    [
+        ("date", ("2031-09-01", "2043-02-01"), True),
+        ("date", ("2031-09-01", "2031-08-01"), False),  # ends before all recorded ends
+        ("number", ("12", "60"), True),
+        ("number", ("12", "12"), False),
+    ],
+)
+def test_two_fields_of_one_kind_have_values_of_their_own(
+    kind: str, typed: tuple[str, str], covered: bool
+) -> None:
+    def ordered(values: Sequence[str]) -> str:
+        return "" if values[0] <= values[1] else "ends before it begins"
+
+    def make(visit: int) -> Book:
+        return Book(visit=visit, accepts=ordered if kind == "date" else lambda values: "")
+
+    result = prove(record(make, (kind, kind)))
+    assert isinstance(result, ProvedForm), result
+    replay, site = Replay(result.branch, make), make(RECORDED)
+    match, given = replay.send(post(typed, OWN_TOKEN))
+    assert (given is not None) is covered, match.reason
+    if given is not None:
+        site.answer(post(typed, OWN_TOKEN))
+        page = replay.send(get("/entry/1"))[1]
+        assert page is not None
+        assert not differs(page, site.answer(get("/entry/1")))
+
+
+def test_no_value_of_a_form_occurs_in_another_one() -> None:
+    kinds = [("text", 0), ("text", 10), ("number", 0), ("number", 0), ("date", 0), ("date", 0), ("email", 0)]
+    sets = list(sentinels(kinds, {"welcome"}))
+    assert len(sets) > 8
+    assert len(list(sentinels([("number", 0)] * 6, set()))) > 8
+    assert not list(sentinels([("text", 1)] * 30, set()))
+    for values in sets:
+        pairs = [(a, b) for n, a in enumerate(values) for b in (*values[:n], *values[n + 1 :])]
+        assert not [(one, other) for one, other in pairs if one.casefold() in other.casefold()]
+
+
 TEXTS = ("Lamp", "works very well")
 
 
@@ -333,7 +382,23 @@ def test_before_a_write_recorded_pages_are_answered_as_before(replay: Replay) ->
         assert replay.session.answer(get(path), replay.ordinary(get(path)), 0) is None
 
 
-@pytest.mark.parametrize("token", ["", "0" * 32, md5(b"token99").hexdigest(), "expired", "<b>"])
+FOREIGN = [md5(f"token{visit}".encode()).hexdigest() for visit in (1, 2, 3, 4, 17, 99)]  # of other visits
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        *FOREIGN,
+        "",
+        "0" * 32,
+        "expired",
+        "<b>",
+        OWN_TOKEN.upper(),
+        OWN_TOKEN[:-1],
+        OWN_TOKEN * 2,
+        f" {OWN_TOKEN}",
+    ],
+)
 def test_a_token_that_no_recorded_page_holds_is_a_miss(replay: Replay, token: str) -> None:
     assert replay.send(post(TEXTS, token))[1] is None
 
@@ -395,6 +460,20 @@ def test_another_session_sees_nothing_of_a_write(branch: Branch) -> None:
     assert page is not None
     assert b"Lamp" not in bytes(page.body)
     assert second.send(get("/entry/1"))[1] is None
+
+
+def test_sessions_that_write_in_turns_see_their_own_text_only(branch: Branch) -> None:
+    texts = [("Lamp", "works very well"), ("Chair", "Would buy it again, thanks.")]
+    replays = [Replay(branch, lambda visit: Book(visit=visit)) for _ in texts]
+    sites = [Book() for _ in texts]
+    for replay, site, values in zip(replays, sites, texts, strict=True):
+        site.answer(post(values, OWN_TOKEN))
+        assert replay.send(post(values, OWN_TOKEN))[0].tier is Tier.DERIVED
+    for path in ("/entry/1", "/", "/entry/1"):
+        for replay, site in zip(replays, sites, strict=True):
+            page = replay.send(get(path))[1]
+            assert page is not None
+            assert not differs(page, site.answer(get(path)))
 
 
 def with_cookie(request: Request, cookie: str) -> Request:

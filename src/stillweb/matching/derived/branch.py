@@ -9,6 +9,7 @@ as one session is on it. Pure.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -219,8 +220,7 @@ class Branch:
             if why := each.domain.refuses(value):
                 return DerivationRefused(f"{each.name!r} {why}")
         typed = [v for v, each in zip(values, self.fields, strict=True) if each.domain.kind != MADE]
-        if any(one.casefold() in other.casefold() for n, one in enumerate(typed)
-               for other in (*typed[:n], *typed[n + 1 :])):  # fmt: skip
+        if overlap(typed):
             return DerivationRefused("a value occurs in another field's, and no recording has that")
         encoded = [Encodings(value) for value in values]
         for number, template in self.write.slots:
@@ -232,6 +232,18 @@ class Branch:
         """Return name and text of the volatile leaves of a request of this form."""
         leaves = leaves_of(Parts.of(request))
         return [(leaves[number].name, leaves[number].text) for number, _ in self.write.volatile]
+
+
+def overlap(values: Sequence[str]) -> bool:
+    """Return True if a value occurs in another one, in any case."""
+    folded = [value.casefold() for value in values]
+    return any(one in other for n, one in enumerate(folded) for other in (*folded[:n], *folded[n + 1 :]))
+
+
+def holds_whole(body: bytes, text: str) -> bool:
+    """Return True if a page holds a text that is no part of a longer run of letters and digits."""
+    page = html.unescape(body.decode("utf-8", "replace"))
+    return re.search(rf"(?<![A-Za-z0-9]){re.escape(text)}(?![A-Za-z0-9])", page) is not None
 
 
 def _taken(template: Template, text: str) -> tuple[int, str] | None:
@@ -281,7 +293,7 @@ class ActiveBranch:
         """Return True if the page at a URL, as it is after the write, holds a text."""
         shown = (read.answer.render(self._encoded) for read in self._reads.get(request_key("GET", url), ())
                  if read.answer is not None)  # fmt: skip
-        return any(text in html.unescape(each.body.decode("utf-8", "replace")) for each in shown if each)
+        return any(holds_whole(each.body, text) for each in shown if each)
 
     def read(
         self, request: Request, trail: Sequence[str] = (), recorded: str = ""

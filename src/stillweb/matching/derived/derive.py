@@ -11,7 +11,6 @@ shows no content, such as a redirect: a list that is read by POST would lack the
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +25,7 @@ from stillweb.matching.derived.branch import (
     Branch,
     DerivationRefused,
     RenderedAnswer,
+    holds_whole,
     path_of,
     read_key,
 )
@@ -276,14 +276,13 @@ class DerivedAnswers:
         ]
         if self.active is not None and any(self.active.holds(page, text) for page in pages):
             return True
-        return any(text in body for page in pages for body in self._bodies(page))
+        return any(holds_whole(body, text) for page in pages for body in self._bodies(page))
 
-    def _bodies(self, url: str) -> Iterable[str]:
+    def _bodies(self, url: str) -> Iterable[bytes]:
         for spelled in filter(None, (url, other_scheme(url))):
             for row in self.index.lookup(request_key("GET", spelled)):
                 entry = self.index.entry(row)
-                body = decode(entry.body, entry.encoding) or b""
-                yield html.unescape(body.decode("utf-8", "replace"))
+                yield decode(entry.body, entry.encoding) or b""
 
     def _given(
         self, active: ActiveBranch, request: Request, answer: RenderedAnswer

@@ -48,7 +48,7 @@ from stillweb.model import MUTATIONS, TEXT_TYPES, Capture, Exchange, Request, de
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.forms.scripts import CANDIDATES, ScriptForm, candidates, perform
-from stillweb.record.forms.sentinels import sentinels
+from stillweb.record.forms.sentinels import NEEDED, NO_VALUES, sentinels
 from stillweb.record.harvest.connections import TooLarge
 from stillweb.record.harvest.fetch import PageFetcher, visitor_fields
 from stillweb.record.harvest.misses import json_values
@@ -59,7 +59,6 @@ from stillweb.record.recording import pinning_of
 from stillweb.record.reset import SiteReset
 
 _PAGE_SECONDS = 60.0
-_NEEDED = 2  # recordings of different values without which nothing is proved
 _DRAIN_SECONDS = 5.0
 _RESOURCES = frozenset(("image", "style", "script", "font", "worker", "sharedworker"))  # Fetch §3.2.7
 _APART = timedelta(minutes=7, seconds=13)  # between the clocks of two recordings
@@ -416,6 +415,8 @@ class ScriptRun:
     async def _record(self, driver: ScriptDriver, form: ScriptForm) -> FormRecordings | str:
         found = sentinels(form.limits, self.vocabulary.words, check=self.deadline.check)
         sets = [tuple(value.replace("\r\n", "\n") for value in values) for values in found]
+        if len(sets) < NEEDED:
+            return NO_VALUES
         first = await self._branch(driver, form, sets[0])
         if isinstance(first, str):
             return first
@@ -431,7 +432,7 @@ class ScriptRun:
             branch = await self._branch(driver, form, values)
             if not isinstance(branch, str):
                 branches.append(branch[0])
-            elif len(branches) < _NEEDED or values == sets[0]:
+            elif len(branches) < NEEDED or values == sets[0]:
                 return branch
         self.loaded += loaded
         ordered = [branches[0], branches[-1], *branches[1:-1]]

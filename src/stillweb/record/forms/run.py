@@ -51,7 +51,7 @@ from stillweb.record.forms.plan import (
     plan_forms,
 )
 from stillweb.record.forms.scripts import ScriptForm, read_all_scripts
-from stillweb.record.forms.sentinels import sentinels
+from stillweb.record.forms.sentinels import NEEDED, NO_VALUES, sentinels
 from stillweb.record.forms.visits import FormVisits, Variants, Walk
 from stillweb.record.forms.wanted import WantedForms
 from stillweb.record.harvest.connections import TooLarge
@@ -401,6 +401,8 @@ class _FormsRun:
         if limits:
             words, check = self.vocabulary.words, self._deadline.check
             sets = await asyncio.to_thread(lambda: list(sentinels(limits, words, check=check)))
+            if len(sets) < NEEDED:
+                return NO_VALUES
         first = await self._visits.record(path, sets[0])
         if isinstance(first, str):
             return first

@@ -4,23 +4,34 @@ The first values are short. The first begins with "Aa" and the second with "zy",
 sorts shows them at different places. The further ones differ from them in everything that a site may compute:
 length, number and kind of words, first letter. Each further set shows more of what people write: capitals,
 sentences, short before long, quotes, markup, lines, letters beyond ASCII, a number first. One kind in each: a
-site that treats one of them in its own way loses that set alone.
+site that treats one of them in its own way loses that set alone. No value occurs in another field's. A
+second number or date is greater than all values of the first: sites check ranges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import date, timedelta
 from itertools import count
 from typing import Any
 
 from stillweb import clock
+from stillweb.matching.derived.branch import overlap
 from stillweb.matching.derived.domain import Kind
 
+NEEDED = 2
+"""Sets of values without which nothing is proved."""
+NO_VALUES = "its fields are too short for values that do not occur in one another"
 _CONSONANTS, _VOWELS = "bdfgklmnprtvz", "aeiou"
 _ATTEMPTS = 200  # to find a word that begins as wanted
-_NUMBERS = (17, 23, 2, 7, 29, 11, 31, 8, 19, 5, 37, 3, 13)
+_NUMBERS = (
+    (17, 23, 14, 19, 29, 11, 31, 8, 27, 5, 37, 3, 13),
+    (46, 58, 64, 85, 54, 65, 48, 56, 84, 49, 68, 94, 95),
+    (200, 770, 272, 720, 227, 702, 277, 707, 220, 700, 722, 207, 270),
+)
+"""Of the first, second and third number of a form."""
 _DATES = (
-    "2031-05-17",
+    "2031-05-27",
     "2033-11-28",
     "2030-02-09",
     "2033-03-18",
@@ -34,6 +45,7 @@ _DATES = (
     "2034-10-15",
     "2030-06-24",
 )
+_NEXT_DATE = timedelta(days=3714)  # from the date of one field to that of the next: all are later
 
 _MAILS = (
     "{0}@{1}.example",
@@ -100,35 +112,51 @@ def sentinels(
         for n in range(9):  # other lengths in each field: a page may hold the length of one
             mine.append(_word(rng, 5 + n + number % 2, joined, taken, mine, "" if n else "zy"))
         words.append(mine)
+    names = [kind for kind, _ in kinds]
+    order = [names[:number].count(kind) for number, kind in enumerate(names)]  # among fields of its kind
     for level, (pattern, needed) in enumerate(LEVELS):
         texts = []
-        for (kind, longest), mine in zip(kinds, words, strict=True):
-            text = _shortened(_value(kind, level, pattern, mine), kind, longest)
+        for (kind, longest), mine, nth in zip(kinds, words, order, strict=True):
+            text = _shortened(_value(kind, level, pattern, mine, nth), kind, longest)
             if kind == "text" and needed and longest and longest < needed * 10:
                 text = _value(kind, _LONG, LEVELS[_LONG][0], mine)[:longest].rsplit(" ", 1)[0]
             texts.append(text)
-        yield tuple(texts)
+        if not overlap(texts):
+            yield tuple(texts)
     if (plain := [number for number, (kind, _) in enumerate(kinds) if kind == "text"])[1:]:
         patterns = dict.fromkeys(plain, LEVELS[_LONG][0]) | {plain[0]: _TITLE}
-        yield tuple(
-            _shortened(_value(kind, _LONG, patterns.get(number, ""), words[number]), kind, longest)
+        texts = [
+            _shortened(
+                _value(kind, _LONG, patterns.get(number, ""), words[number], order[number]), kind, longest
+            )
             for number, (kind, longest) in enumerate(kinds)
-        )
+        ]
+        if not overlap(texts):
+            yield tuple(texts)
 
 
 def _shortened(text: str, kind: Kind, longest: int) -> str:
     return text[:longest].rsplit(" ", 1)[0] if kind == "text" and longest and len(text) > longest else text
 
 
-def _value(kind: Kind, level: int, pattern: str, words: Sequence[str]) -> str:
+def _value(kind: Kind, level: int, pattern: str, words: Sequence[str], nth: int = 0) -> str:
     if kind == "number":
-        return str(_NUMBERS[level])
+        return str(_numbers(level, nth + 1)[nth])
     if kind == "date":
-        return _DATES[level]
+        return (date.fromisoformat(_DATES[level]) + nth * _NEXT_DATE).isoformat()
     if kind == "email":
         return _MAILS[level].format(*words)
     capitalised = [word.capitalize() for word in words]
     return pattern.format(capitalised[0], *words[1:], *capitalised)
+
+
+def _numbers(level: int, many: int) -> list[int]:
+    """Return numbers of which none occurs in another one."""
+    found = [table[level] for table in _NUMBERS[:many]]
+    for nth in range(len(_NUMBERS), many):
+        start = 1000 * nth + 37 * level
+        found.append(next(n for n in count(start) if not any(str(each) in str(n) for each in found)))
+    return found
 
 
 def _word(rng: Any, length: int, known: str, taken: set[str], beside: Sequence[str], start: str) -> str:
