@@ -35,6 +35,7 @@ class Book:
         accepts: returns why an entry is rejected, "" if it is not.
         where: part of the entry's URL.
         visit: differs in every visit; tokens are made of it.
+        existing: titles of the entries of the first state.
     """
 
     item: Show = escape
@@ -44,6 +45,7 @@ class Book:
     order: Callable[[Sequence[str]], Sequence[str]] = tuple
     api: bool = False
     visit: int = 0
+    existing: Sequence[str] = EXISTING
     entries: list[tuple[str, ...]] = field(default_factory=list)
 
     def answer(self, request: Request) -> Response:
@@ -62,7 +64,7 @@ class Book:
             if self.api:
                 return _json({"title": shown[0], "text": shown[1], "token": self.token})
             return _page(f"<h1>{shown[0]}</h1><p>{shown[1]}</p><a href='/'>all</a>{self._form()}")
-        titles = self.order([*EXISTING, *(self.row(title) for title, _ in self.entries)])
+        titles = self.order([*self.existing, *(self.row(title) for title, _ in self.entries)])
         if path == "/":
             return _page("<ul>" + "".join(f"<li>{title}</li>" for title in titles) + f"</ul>{self._form()}")
         if path == "/about":

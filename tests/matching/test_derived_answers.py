@@ -353,6 +353,15 @@ def test_two_fields_of_one_kind_have_values_of_their_own(
         assert not differs(page, site.answer(get("/entry/1")))
 
 
+def test_a_number_that_a_page_has_by_chance_does_not_show_that_an_entry_was_stored() -> None:
+    def make(visit: int) -> Book:
+        return Book(visit=visit, accepts=lambda values: "choose a unit", existing=("Welcome", "17 members"))
+
+    result = prove(record(make, ("text", "number")))
+    assert isinstance(result, Refusal)
+    assert "no later page holds the value" in result.reason
+
+
 def test_no_value_of_a_form_occurs_in_another_one() -> None:
     kinds = [("text", 0), ("text", 10), ("number", 0), ("number", 0), ("date", 0), ("date", 0), ("email", 0)]
     sets = list(sentinels(kinds, {"welcome"}))
