@@ -1381,6 +1381,33 @@ async def test_a_value_is_volatile_if_the_site_answers_alike_with_others(
     assert [rule.shape for rule in read_rules(collection).own] == ([shape] if shape else [])
 
 
+async def test_a_proof_of_nonces_sends_missed_kinds_again_and_no_request_that_is_avoided(
+    tmp_path: Path, ca, site
+) -> None:
+    site.page("/", "<p>start</p>")
+    collection = with_start(tmp_path, site)
+    fields = (("Sec-Fetch-Dest", "empty"), ("Referer", HOME))
+    response = Response(200, headers=(("Content-Type", "application/json"),), raw_body=b"[]")
+    seen = Sighting("s", 1)
+    misses = []
+    with CollectionWriter(collection) as writer:
+        for path in ("sync", "logout", "other"):
+            site.answers[f"/{path}"] = replace(site.reply("[]"), type="application/json")
+            for value in NONCES:
+                request = Request("GET", f"{HOME}{path}?{value}", fields)
+                writer.write(Exchange(request, response, "20260101000010"))
+        misses = [
+            Missed("site", "e", "GET", f"{HOME}{path}?mx0a1b2c", seen, seen) for path in ("sync", "logout")
+        ]
+    collection.write_manifest(replace(collection.manifest(), recorded_at="20260101000010"))
+    site.requests.clear()
+    await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options, misses=tuple(misses)))
+    assert {(rule.path, rule.name, rule.shape) for rule in read_rules(collection).own} == {
+        ("/sync", "", "token")
+    }
+    assert not any(request.path.startswith(("/logout", "/other")) for request in site.requests)
+
+
 def starred(identifier: int) -> PlainRequest:
     return PlainRequest("POST", f"{HOME}?a=star&id={identifier}", "empty", HOME)
 

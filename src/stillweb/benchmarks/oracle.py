@@ -5,8 +5,8 @@
     - {action: terminate, answer: "£51.77"}
 
 `nth` is the number of the control among those of equal role and name, from 0. A step has no bid, so it holds
-on the same page with another layout. An element
-without a name that takes clicks is named by its only text. `run_oracle` plays an oracle in an `Env`.
+on the same page with another layout. An element without a name that takes clicks is named by its only text.
+`run_oracle` plays an oracle in an `Env`.
 
 A planned step may have `via`, a step that opens the menu with its control. It is done only if the page does
 not show the control; `OracleRun.acts` has the steps that were done. `other_name` is the name that a link has

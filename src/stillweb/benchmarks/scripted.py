@@ -12,20 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import (
-    AsyncIterator,
-    Container,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from stillweb import clock
-from stillweb.benchmarks.candidates import (
-    Act,
-    TaskCandidate,
-)
+from stillweb.benchmarks.candidates import Act, TaskCandidate
 from stillweb.benchmarks.oracle import retry_episode
 from stillweb.benchmarks.pages import SitePage, fold, read_page
 from stillweb.benchmarks.plan import TaskPlan

@@ -188,7 +188,8 @@ class _Harvest:
         if recorded_at := missed and self._collection.manifest().recorded_at:
             nonces = NonceRequests(read_rules(self._collection), recorded_at)
             for request in await asyncio.to_thread(list, opening_requests(self._collection)):
-                nonces.note(request)
+                if not self._options.avoid.forbids("", request.url):
+                    nonces.note(request)
             await nonces.prove(self._collection, missed, fetch)
 
     def _known(self, is_plain: Callable[[Request], bool]) -> list[PlainRequest]:
