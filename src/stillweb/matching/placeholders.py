@@ -229,13 +229,13 @@ def _meant(unit: str) -> str:
     return html.unescape(unit) if unit[0] == "&" else unquote(unit)
 
 
-# As written by Go and by frameworks that embed JSON in HTML.
 _MIN_CODED = 8  # bytes
 # Each byte in strings of scripts, in HTML, in URLs, and in UTF-16 of both byte orders.
 _ESCAPES = (
     *("\\x{:02x}", "\\x{:02X}", "\\u{:04x}", "\\u{:04X}", "&#{};", "&#x{:x};", "&#x{:X};", "&#x{:02x};"),
     *("%{:02x}", "%{:02X}", "\0{:c}", "{:c}\0"),
 )
+# As written by Go and by frameworks that embed JSON in HTML.
 _FOR_SCRIPTS = {ord(character): f"\\u{ord(character):04x}" for character in "&<>"}
 
 

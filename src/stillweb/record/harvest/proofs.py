@@ -11,23 +11,24 @@
 
 from __future__ import annotations
 
-import string
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import LearnResult, merge, read_rules, write_rules
 from stillweb.http.codec import decoded_body
 from stillweb.matching.counters import NUMBERS, renumbered
 from stillweb.matching.parts import Leaf, Parts, Where
+from stillweb.matching.placeholders import Placeholders
 from stillweb.matching.rules import Rule, RuleOrigin, Rules
 from stillweb.matching.values import COUNTER, fits, kind_of, masked, shape_of
 from stillweb.model import Exchange, Request
 from stillweb.record.harvest.misses import OF_VISIT, PlainRequest, path_form
+from stillweb.record.harvest.scripts.rows import with_values
 from stillweb.urls import from_timestamp
 
 _EVIDENCE = "proof: other numbers have the same answer with their number"
@@ -74,7 +75,7 @@ def _kind_of(url: str, name: str) -> _Kind:
     return parts.hostname or "", path_form(parts.path, "*"), name
 
 
-_Example = tuple[PlainRequest, Leaf]
+_Example = tuple[PlainRequest, str]  # with its value
 _MOST_PLACES = 30
 _NAMED_SHAPES = ("milliseconds", "seconds", "microseconds", "draw", "uuid")
 _SENT_AGAIN = 4  # recorded values of one kind of request
@@ -107,7 +108,7 @@ class NonceRequests:
             place = _kind_of(request.url, leaf.name)
             if leaf in generated:
                 self._values[place].append(leaf.text)
-                self._examples[place][parts.without({leaf: ""})].append((request, leaf))
+                self._examples[place][parts.without({leaf: ""})].append((request, leaf.text))
             else:
                 self._chosen.add(place)
 
@@ -148,27 +149,16 @@ class NonceRequests:
 
 async def _are_alike(examples: list[_Example], fetch: Fetch) -> bool:
     """Return whether requests that differ in a value have the same answer, also with other values."""
-    request, leaf = examples[0]
-    recorded = [found.text for _, found in examples]
+    request, own = examples[0]
     answers = set()
-    for text in (*recorded, *_other_values(leaf.text)):
-        exchange = await fetch(replace(request, url=_with_value(request.url, leaf, text)))
+    for text in (*(value for _, value in examples), *_other_values(own)):
+        exchange = await fetch(with_values(request, {own: text}))
         if exchange is None or exchange.response.status != HTTPStatus.OK:
             return False
         answers.add((exchange.response.mime, masked(decoded_body(exchange.response) or b"")))
         if len(answers) > 1:
             return False
     return True
-
-
-def _with_value(url: str, leaf: Leaf, text: str) -> str:
-    """Return a URL with another value in a field of its query."""
-    address, _, query = url.partition("?")
-    fields = query.split("&")
-    assert isinstance(leaf.at, int)
-    name, equals, _ = fields[leaf.at].partition("=")
-    fields[leaf.at] = (name + equals if equals else "") + quote(text, safe=".-")
-    return f"{address}?{'&'.join(fields)}"
 
 
 def _other_values(text: str) -> Iterator[str]:
@@ -178,15 +168,8 @@ def _other_values(text: str) -> Iterator[str]:
             yield from (str(int(text) + step * per_second) for step in (7, -_FAR))
             return
     lead = 2 if fits("draw", text) else 0  # "0." stays
-    for step in (1, 4):
-        yield text[:lead] + "".join(_shifted(character, step) for character in text[lead:])
-
-
-def _shifted(character: str, step: int) -> str:
-    for letters in (string.digits, "abcdef", "ghijklmnopqrstuvwxyz", "ABCDEF", "GHIJKLMNOPQRSTUVWXYZ"):
-        if character in letters:
-            return letters[(letters.index(character) + step) % len(letters)]
-    return character
+    for key in (b"first", b"second"):
+        yield text[:lead] + Placeholders(key).of(text[lead:])
 
 
 async def _holds(examples: list[PlainRequest], name: str, fetch: Fetch) -> bool:

@@ -80,7 +80,10 @@ def with_values(request: PlainRequest, new: Mapping[str, str]) -> PlainRequest:
     parts = urlsplit(request.url)
     path = "/".join(other(each, unquote(each)) for each in parts.path.split("/"))
     named = (each.partition("=") for each in parts.query.split("&"))
-    query = "&".join(name + equals + other(raw, unquote_plus(raw)) for name, equals, raw in named)
+    query = "&".join(
+        name + equals + other(raw, unquote_plus(raw)) if equals else other(name, unquote_plus(name))
+        for name, equals, raw in named
+    )
     moved = PlainRequest(
         request.method,
         parts._replace(path=path, query=query).geturl(),
